@@ -96,7 +96,7 @@ demo: compiler $(READY) ## the whole story: compile, train, package, run without
 .PHONY: docs
 docs: $(READY_DOCS) ## the documentation as a site, in build/site
 	$(call say,site)
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@report=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict 2>&1) || { echo "$$report" >&2; exit 1; }
 	@echo 'open build/site/index.html'
 
 .PHONY: dist

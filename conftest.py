@@ -8,12 +8,13 @@ from hypothesis import HealthCheck, settings
 
 from tests.remembering_compiler import forget_old, put_first
 
+# Kernels for GPUs run on the CPU in tests; Triton asks for this when it is imported, as it is by some tests' settings.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check programs after every pass; keep what tests compile in a folder of pytest, where the next run finds it."""
     os.environ.setdefault("PRECAST_VERIFY", "1")
-    # Kernels for GPUs run on the CPU in tests; Triton asks for this when it is imported.
-    os.environ.setdefault("TRITON_INTERPRET", "1")
     # On a busy machine, making examples takes as long as it takes.
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("patient")

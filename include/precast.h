@@ -1,19 +1,19 @@
-/* The C interface of a compiled model: the same for a model in process and for one that was shipped as a file.
+/* The C interface of a compiled model, for models in process and for models shipped as a file.
  *
  * Every call returns a status; nothing throws, aborts or prints. After a status other than PRECAST_OK,
- * precast_last_error() says in words what went wrong in this thread's last call.
+ * precast_last_error() describes what went wrong in this thread's last call.
  *
  * Threads: any number of threads may call precast_run on one model at the same time; each call works in its own scratch
- * memory over shared weights. Calls of an entry that updates state, and writing state, wait for each other. Opening and
- * closing a model must not overlap with other calls on it.
+ * memory over shared weights. Calls of an entry that updates state, and writes to the state, wait for each other. Opening
+ * and closing a model must not overlap with other calls on it.
  *
- * Memory: the caller owns all tensors. Outputs are allocated by the caller before precast_run, in the shapes and strides
- * that precast_infer gives for the inputs at hand; so results can be written straight into whatever memory they are
- * wanted in. Where sizes of outputs depend on data, precast_infer gives the largest that they can have, and precast_run
- * writes the sizes and strides that they came to into the arrays that `shape` and `strides` of each output point to.
+ * Memory: the caller owns all tensors. The caller allocates outputs before precast_run, in the shapes and strides
+ * that precast_infer returns for the inputs at hand, so that results are written directly to where they are
+ * wanted. If sizes of outputs are data-dependent, precast_infer returns their upper bounds, and precast_run
+ * writes the actual sizes and strides to the arrays that `shape` and `strides` of each output point to.
  *
- * State: the model's named tensors, i.e. weights and buffers. What no entry updates is not copied and must stay where it
- * was given until precast_close; what an entry updates is copied when the model is opened. A call that fails leaves the
+ * State: the model's named tensors, i.e. weights and buffers. State that no entry updates is not copied and must stay
+ * in place until precast_close; state that an entry updates is copied when the model is opened. A failed call leaves the
  * state as it was.
  */
 #ifndef PRECAST_H
@@ -72,14 +72,14 @@ typedef struct {
     precast_tensor tensor;
 } precast_named_tensor;
 
-/* Runs an operator that was not compiled: reads inputs, fills outputs, returns 0 or an error. `step` counts the entry's
+/* Runs an operator that was not compiled: reads inputs, writes outputs, returns 0 or an error. `step` counts the entry's
  * fallback steps from 0; `sizes` are the values of its dynamic sizes. */
 typedef int32_t (*precast_fallback)(void* data, int32_t entry, int32_t step, const precast_tensor* inputs,
                                     size_t input_count, const precast_tensor* outputs, size_t output_count,
                                     const int64_t* sizes, size_t size_count);
 
-/* Each tensor of the state is looked for among `weights`, then in the file at `weights_path` or, where there is none, among
- * the weights inside the library. */
+/* Each tensor of the state is looked up in `weights`, then in the file at `weights_path` or, without one, in the weights
+ * inside the library. */
 typedef struct {
     uint32_t abi_version; /* PRECAST_ABI_VERSION */
     int32_t threads;      /* how many threads one call uses, at most 4096; 0: as many as OpenMP would */
@@ -94,14 +94,14 @@ typedef struct precast_model precast_model;
 
 PRECAST_API uint32_t precast_abi_version(void);
 
-/* What went wrong in this thread's last call that failed; valid until its next call. Never NULL. */
+/* What went wrong in this thread's last failed call; valid until its next call. Never NULL. */
 PRECAST_API const char* precast_last_error(void);
 
 /* Opens the model in this library. NULL options: no weights but the library's own, no fallback. */
 PRECAST_API precast_status precast_open(const precast_open_options* options, precast_model** model);
 PRECAST_API precast_status precast_close(precast_model* model);
 
-/* What lies in the library beside code: how entries are called from Python, as JSON text; "" if nothing does. */
+/* The library's manifest: how entries are called from Python, as JSON text; "" if there is none. */
 PRECAST_API precast_status precast_manifest_json(const char** json);
 
 PRECAST_API precast_status precast_entry_count(const precast_model* model, size_t* count);
@@ -113,11 +113,11 @@ PRECAST_API precast_status precast_find_entry(const precast_model* model, const 
 /* The entry's inputs, outputs, weights, updates of state and dynamic sizes as JSON text, owned by the model. */
 PRECAST_API precast_status precast_entry_json(const precast_model* model, size_t entry, const char** json);
 
-/* Fills rank, dtype, device, and the arrays `shape` and `strides` point to (room for the rank) of each output; not data. */
+/* Writes rank, dtype, device, and the arrays `shape` and `strides` point to (room for the rank) of each output; not data. */
 PRECAST_API precast_status precast_infer(precast_model* model, size_t entry, const precast_tensor* inputs,
                                          size_t input_count, precast_tensor* outputs, size_t output_count);
 
-/* Runs the entry. Inputs may have any strides; outputs must have the sizes and strides that precast_infer gives. */
+/* Runs the entry. Inputs may have any strides; outputs must have the sizes and strides that precast_infer returns. */
 PRECAST_API precast_status precast_run(precast_model* model, size_t entry, const precast_tensor* inputs,
                                        size_t input_count, const precast_tensor* outputs, size_t output_count);
 
@@ -125,7 +125,7 @@ PRECAST_API precast_status precast_run(precast_model* model, size_t entry, const
 PRECAST_API precast_status precast_state_count(const precast_model* model, size_t* count);
 PRECAST_API precast_status precast_state_name(const precast_model* model, size_t number, const char** name);
 
-/* Fills rank, dtype, device, and the arrays `shape` and `strides` point to (room for PRECAST_MAX_RANK); not data. */
+/* Writes rank, dtype, device, and the arrays `shape` and `strides` point to (room for PRECAST_MAX_RANK); not data. */
 PRECAST_API precast_status precast_describe_state(const precast_model* model, const char* name, precast_tensor* tensor);
 
 /* Copies a tensor of the state out to, or in from, the caller's memory: same dtype and shape, any strides. */

@@ -178,6 +178,16 @@ def test_something_that_cannot_be_called_is_refused():
         precast.compile(3)
 
 
+def test_a_class_is_refused_as_one():
+    with pytest.raises(TypeError, match=r"precast.compile\(Linear\(…\)\)"):
+        precast.compile(torch.nn.Linear)
+
+
+def test_dynamic_is_yes_or_no_or_left_open():
+    with pytest.raises(ValueError, match="dynamic cannot be 'batch'"):
+        precast.compile(lambda x: x, dynamic="batch")
+
+
 def test_an_unknown_backend_is_told_at_once():
     with pytest.raises(ValueError, match="did you mean 'nop'"):
         precast.compile(lambda x: x, backend="nopp")

@@ -45,7 +45,8 @@ def main() -> None:
     print(text)
     (out / "bench.md").write_text(text)
     if told.publish:
-        (DOCS / "gpu.json").write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+        runs = [{"command": f"python -m benchmarks.gpu.bench {' '.join(sys.argv[1:])}", "rows": rows}]
+        (DOCS / "gpu.json").write_text(json.dumps({"machine": machine(), "runs": runs}, indent=1) + "\n")
         (DOCS / "gpu.md").write_text(text)
 
 

@@ -22,7 +22,7 @@ PARTS = 8
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", default=os.environ.get("OUT", "gpu-results"))
-    parser.add_argument("--only", nargs="*", default=["kernels", "graphs", "steps", "operators", "models"])
+    parser.add_argument("--only", nargs="*", default=["kernels", "graphs", "steps", "operators", "packages", "models"])
     parser.add_argument("--models", nargs="*", default=["bert", "gpt2", "resnet50", "llama"])
     parser.add_argument("--dtypes", nargs="*", default=["float32", "bfloat16"])
     told = parser.parse_args()
@@ -37,11 +37,16 @@ def main() -> None:
         short += [["operators", str(number), str(PARTS), dtype] for dtype in told.dtypes for number in range(PARTS)]
     if short:
         _run(short, out, seconds=170)
+    if "packages" in told.only:
+        _run([["packages"]], out, seconds=500)
     if "models" in told.only:
         _run([["models", name] for name in told.models], out, seconds=150)
     wrong = 0
     for path in sorted(out.glob("*.jsonl")):
-        counts = Counter(json.loads(line).get("right") for line in path.read_text().splitlines())
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        counts = Counter(line.get("right") for line in lines)
+        for line in (each for each in lines if each.get("right") is False):
+            print(json.dumps({key: each for key, each in line.items() if key not in ("trace", "rows")})[:1500])
         print(f"{path.stem}: {counts[True]} right, {counts[False]} wrong")
         wrong += counts[False]
     sys.exit(wrong > 0)

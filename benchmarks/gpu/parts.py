@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import precast
+from benchmarks.gpu.packages import packages
 
 Report = Callable[..., None]
 
@@ -268,6 +269,27 @@ def graphs(report: Report) -> None:
             torch.cuda.default_stream().wait_stream(stream)
             torch.testing.assert_close(y, (x * 2 + 1).softmax(-1))
 
+    def determinism() -> None:
+        x, i = floats(100_000, 8), whole(100_000, low=0, high=7)
+        torch.use_deterministic_algorithms(True)
+        try:
+            function = precast.compile(lambda x, i: x.new_zeros(7, 8).index_add(0, i, x))
+            seen = [function(x, i) for _ in range(6)]
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert all(torch.equal(each, seen[0]) for each in seen), "runs differ"
+
+    def products_in_tf32() -> None:
+        x = floats(512, 512)
+        with torch.no_grad():
+            function = precast.compile(lambda x: x @ x)
+            exact, before = x.double() @ x.double(), torch.backends.cuda.matmul.allow_tf32
+            far = []
+            for torch.backends.cuda.matmul.allow_tf32 in (False, True):
+                far.append([float((function(x) - exact).abs().max()) for _ in range(6)])
+            torch.backends.cuda.matmul.allow_tf32 = before
+        assert max(far[0]) < 1e-3 < min(far[1]), far
+
     def memory_is_given_back() -> int:
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
@@ -471,6 +493,7 @@ def _profile(step: Callable[[], object], report: Report, name: str) -> None:
 
 PARTS: dict[str, Callable[..., None]] = {
     "kernels": kernels, "operators": operators, "graphs": graphs, "models": models, "steps": steps,
+    "packages": packages,
 }  # fmt: skip
 
 

@@ -5,19 +5,21 @@ and plots of the benchmarks. Links between pages work in the repository as well 
 led to these pages.
 """
 
-import json
 import posixpath
 import re
-import statistics
+import sys
 from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+sys.path.insert(0, str(Path(__file__).parent))
+from plots import plot
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+_MEASURED = sorted((DOCS / "benchmarks").glob("*.json"))
 ROOT_PAGES = {
     "SECURITY.md": "security.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -26,15 +28,6 @@ ROOT_PAGES = {
 }
 _LINK = re.compile(r"(\]\()(?!\w+:|#)([^()\s#]+)(#[^()\s]*)?(\))")
 _LANGUAGES = {".py": "python", ".c": "c", ".h": "c", ".cpp": "cpp", ".toml": "toml", ".md": "markdown", ".txt": "text"}
-_CONTENDERS = {
-    "eager": "eager",
-    "compile": "torch.compile",
-    "onnxruntime": "ONNX Runtime",
-    "openvino": "OpenVINO",
-    "compile-frozen": "torch.compile",
-    "precast-frozen": "Precast",
-    "precast": "Precast",
-}
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -47,8 +40,8 @@ def on_files(files: Files, config: Any) -> Files:
     files.append(File.generated(config, "decisions/index.md", content=_decisions()))
     shim = (DOCS / "_site" / "iframe-worker.js").read_text(encoding="utf-8")
     files.append(File.generated(config, "assets/iframe-worker.js", content=shim))
-    for path in sorted((DOCS / "benchmarks").glob("*.json")):
-        files.append(File.generated(config, f"benchmarks/{path.stem}.svg", content=_plot(path)))
+    for path in _MEASURED:
+        files.append(File.generated(config, f"benchmarks/{path.stem}.svg", content=plot(path)))
     return files
 
 
@@ -59,8 +52,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return markdown
     markdown = re.sub(r"^<!-- (?:setup\n.*?|not run: .*?)-->\n", "", markdown, flags=re.DOTALL | re.MULTILINE)
     if uri == "benchmarks.md":
-        plots = [f"![{each.stem}](benchmarks/{each.stem}.svg)" for each in sorted((DOCS / "benchmarks").glob("*.json"))]
+        plots = [f"![{each.stem}](benchmarks/{each.stem}.svg)" for each in _MEASURED if each.stem != "gpu"]
         markdown = markdown.replace("\n<!-- benchmarks", "\n" + "\n\n".join(plots) + "\n\n<!-- benchmarks", 1)
+    if uri == "benchmarks/gpu.md":
+        markdown = markdown.replace("\n## ", "\n![Time of each contender, relative to Precast's](gpu.svg)\n\n## ", 1)
     here = _real_path(uri).parent
 
     def led(link: re.Match[str]) -> str:
@@ -130,44 +125,3 @@ def _decisions() -> str:
     titles = {page: page.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for page in pages}
     listed = "".join(f"- [{title}]({page.name})\n" for page, title in titles.items())
     return f"# Decisions\n\nWhy things are as they are, oldest first.\n\n{listed}"
-
-
-def _plot(path: Path) -> str:
-    """Time of each contender relative to Precast's, for every model; a bar above 1 is slower than Precast."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    run = json.loads(path.read_text(encoding="utf-8"))
-    settings = list(dict.fromkeys(each["setting"] for each in run["outcomes"]))
-    figure, axes = pyplot.subplots(len(settings), 1, figsize=(10, 2.6 * len(settings)), squeeze=False)
-    for axis, setting in zip(axes[:, 0], settings, strict=True):
-        _plot_setting(axis, [each for each in run["outcomes"] if each["setting"] == setting])
-        axis.set_title(f"{setting}, {run['threads']} thread{'s' * (run['threads'] > 1)}", fontsize=10, loc="left")
-    figure.tight_layout()
-    text = StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    pyplot.close(figure)
-    return text.getvalue()
-
-
-def _plot_setting(axis: Any, outcomes: list[Any]) -> None:
-    peers = ("eager", "torch.compile", "ONNX Runtime", "OpenVINO")
-    for place, peer in enumerate(peers):
-        heights = [_relative(outcome["measurements"], peer) for outcome in outcomes]
-        axis.bar([number + (place - 1.5) * 0.2 for number in range(len(outcomes))], heights, width=0.18, label=peer)
-    axis.axhline(1, color="black", linewidth=0.8)
-    axis.set_xticks(range(len(outcomes)), [outcome["architecture"] for outcome in outcomes], fontsize=8)
-    axis.set_ylabel("time / Precast's", fontsize=8)
-    axis.legend(fontsize=7, ncols=len(peers), frameon=False)
-
-
-def _relative(measurements: list[Any], peer: str) -> float:
-    seconds = {}
-    for each in measurements:
-        time = statistics.median(each["runs"]) if each["runs"] else min(each["slices"], default=None)
-        name = _CONTENDERS.get(each["contender"])
-        if time is not None and name is not None:
-            seconds[name] = min(time, seconds.get(name, time))
-    return seconds[peer] / seconds["Precast"] if peer in seconds and "Precast" in seconds else 0.0

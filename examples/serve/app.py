@@ -124,7 +124,7 @@ async def classify(request: Request) -> dict:
     metrics.requests += 1
     try:
         image = as_input(await request.body())
-    except (UnidentifiedImageError, OSError):
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError):
         metrics.failures += 1
         raise HTTPException(422, "send an image as the body of the request") from None
     probabilities = await request.app.state.batcher.classify(image)

@@ -1,6 +1,6 @@
 """Precast compiles PyTorch programs ahead of time: the forward, the backward and the whole training step.
 
-Names are imported when first used, so that ``import precast`` costs next to nothing and never imports torch.
+Names are imported when first used, so that ``import precast`` is cheap and never imports torch.
 """
 
 from importlib import import_module
@@ -34,6 +34,8 @@ _HOMES = {
     "PrecastError": "precast.errors",
     "Program": "precast.graph.program",
     "ShapesCollection": "precast.export",
+    "SymBoolArgument": "precast.export",
+    "SymFloatArgument": "precast.export",
     "SymIntArgument": "precast.export",
     "TensorArgument": "precast.export",
     "TokenArgument": "precast.export",
@@ -97,10 +99,10 @@ _HOMES = {
 __all__ = ["__version__", *sorted(_HOMES)]
 
 
-# Packages that are public themselves.
+# Subpackages that are public themselves.
 _PACKAGES = {
-    "autograd", "capture", "compilers", "export", "functionalize", "generation", "onnx", "partition", "quantize",
-    "report", "runtime",
+    "autograd", "compilers", "errors", "export", "generation", "onnx", "partition", "quantize", "report", "runtime",
+    "training",
 }  # fmt: skip
 
 
@@ -168,6 +170,8 @@ if TYPE_CHECKING:
     from precast.export import OutputKind as OutputKind
     from precast.export import OutputSpec as OutputSpec
     from precast.export import ShapesCollection as ShapesCollection
+    from precast.export import SymBoolArgument as SymBoolArgument
+    from precast.export import SymFloatArgument as SymFloatArgument
     from precast.export import SymIntArgument as SymIntArgument
     from precast.export import TensorArgument as TensorArgument
     from precast.export import TokenArgument as TokenArgument

@@ -1,4 +1,4 @@
-"""The one place that knows the version, and with which versions of torch it is tested."""
+"""The version, and the versions of torch that it is tested with."""
 
 __version__ = "0.2.0"
 # Every release from the first to the last of these: `make test-torch VERSION=2.11`.

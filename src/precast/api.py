@@ -1,4 +1,4 @@
-"""The one-line ways in: thin functions over the stages."""
+"""The one-line entry points: thin functions over the stages."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -53,7 +53,7 @@ def compile(
     options: Options | Mapping[str, Any] | None = None,
     disable: bool = False,
 ) -> Any:
-    """Compile a function or module when it is first called. Also a decorator.
+    """Compile a function or module; the work is done on the first call. Also usable as a decorator.
 
     The keywords are those of ``torch.compile``:
 
@@ -61,14 +61,15 @@ def compile(
       compiler on this machine, ``"interpret"`` does not.
     - ``dynamic``: ``False`` compiles again for every new size, ``True`` compiles once for all sizes, and ``None`` (the
       default) makes a size dynamic when it changes.
-    - ``fullgraph``: raise where the program cannot be captured in one piece. By default such a module runs in Python,
-      the modules that it calls are compiled, and a ``GraphBreakWarning`` says why.
-    - ``mode``: ``"default"``; ``"reduce-overhead"``, which is the same on the CPU; ``"max-autotune"`` (or with
-      ``-no-cudagraphs``) measures several ways to compute large products and keeps the fastest (``measure=True``).
-    - ``options``: an ``Options`` object, or a mapping of its fields.
-    - ``disable``: return ``model`` as it is.
+    - ``fullgraph``: raise an error where the program cannot be captured as one graph. By default there is a graph
+      break: the module in question runs in Python, the modules that it calls are compiled, and a ``GraphBreakWarning``
+      says why.
+    - ``mode``: ``"default"``; ``"reduce-overhead"``, the same on the CPU; ``"max-autotune"`` (with or without
+      ``-no-cudagraphs``) autotunes large matrix products (``measure=True``).
+    - ``options``: an ``Options`` object or a mapping of its fields.
+    - ``disable``: return ``model`` unchanged.
 
-    An exported program, also one of PyTorch's own, is compiled as the module that it describes.
+    Exported programs, including PyTorch's own, are compiled as the module that they describe.
 
     >>> import torch
     >>> @compile
@@ -85,16 +86,11 @@ def compile(
     if disable:
         return model
     if any(kind.__name__ == "ExportedProgram" for kind in type(model).__mro__):
-        # Whoever compiles no exported program need not wait for what reads them.
+        # Imported here: callers without an exported program should not wait for the code that reads them.
         from precast.export.torch_files.convert import from_torch, is_program
 
         model = from_torch(model).module() if is_program(model) else model
-    if not callable(model):
-        raise InputTypeError(
-            f"precast.compile got a {type(model).__name__}.",
-            why="it compiles functions and modules",
-            fix="Pass an nn.Module or a function.",
-        )
+    _check(model, dynamic)
     if isinstance(model, CompiledModule):
         model = model.original_module
     compilers = CompilersInUse.of_backend(get_backend(backend), chosen)
@@ -104,8 +100,29 @@ def compile(
     return compile_module(model, compile_function) if isinstance(model, torch.nn.Module) else compile_function(model)
 
 
+def _check(model: Any, dynamic: object) -> None:
+    if not callable(model):
+        raise InputTypeError(
+            f"precast.compile got an object of type {type(model).__name__}.",
+            why="it compiles functions and modules",
+            fix="Pass an nn.Module or a function.",
+        )
+    if isinstance(model, type) and issubclass(model, torch.nn.Module):
+        raise InputTypeError(
+            f"precast.compile got the class {model.__name__}, not a module.",
+            why="it compiles functions and modules",
+            fix=f"Pass an instance: precast.compile({model.__name__}(…)).",
+        )
+    if dynamic not in (None, True, False):
+        raise OptionError(
+            f"dynamic cannot be {dynamic!r}.",
+            why="True makes all sizes dynamic, False none, None those that change",
+            fix="Pass True, False or None; precast.export takes dynamic_shapes for single sizes.",
+        )
+
+
 _MODES = {"default": False, "reduce-overhead": False, "max-autotune": True, "max-autotune-no-cudagraphs": True}
-"""The modes of ``torch.compile``, and whether ways to compute are measured in them."""
+"""The modes of ``torch.compile``, and whether each one autotunes."""
 
 
 def _for_compiling(options: Options, mode: str | None) -> Options:

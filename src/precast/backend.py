@@ -1,7 +1,7 @@
-"""What a compiler is, what a backend is, and the backends people choose by name.
+"""What a compiler is, what a backend is, and the registry of backends by name.
 
-Those are ours, those registered in this process, and those that installed packages offer. Nothing here imports torch
-or a compiler; a backend is loaded when it is first asked for.
+These are the built-in ones, those registered in this process, and those that installed packages offer as entry points.
+Nothing here imports torch or a compiler; a backend is loaded when it is first asked for.
 """
 
 import difflib
@@ -30,7 +30,7 @@ _TAKEN = (
     "cache_key", "get_ready", "options", "restore", "restore_alone", "start", "store", "store_alone", "when_complete",
     "with_options",
 )  # fmt: skip
-"""What is found of a compiler in objects that are not of its class."""
+"""The members of ``Compiler`` that are taken over from objects that do not derive from it."""
 
 ENTRY_POINT_GROUP = "precast.backends"
 
@@ -48,28 +48,28 @@ _registered: dict[str, "Backend"] = {}
 
 
 class Compiler(ABC):
-    """Makes a callable of a functional graph of ATen operators.
+    """Base class of compilers, which turn functional graphs of ATen operators into callables.
 
-    A plain function ``(graph_module, example_inputs) -> callable`` is a compiler already; whoever takes compilers makes
-    one of this class of it. Derive from the class for what a function cannot say: a subclass defines ``__call__``, and
-    whatever else it does otherwise than the defaults here. One compilation calls, in this order::
+    A plain function ``(graph_module, example_inputs) -> callable`` is accepted wherever a compiler is. Derive from this
+    class to take options or to cache results: a subclass defines ``__call__`` and overrides the defaults that do not
+    fit. One compilation calls the methods in this order::
 
         with_options    when precast.compile is called
-        restore_alone   when a call is first met, if store_alone kept one like it: the rest is left out
+        restore_alone   on the first call of a kind, if store_alone kept a result for it: everything below is skipped
         get_ready       before the call is traced
-        restore         for each graph, if store kept one that means the same; else
-        start           for each graph, and what that returns once all graphs of the call are started
-        store           for each graph that was compiled now
-        when_complete   for each graph of the call, and when it is, store_alone
+        restore         for each graph, if store kept an equivalent one; otherwise
+        start           for each graph, then the function that it returned, once all graphs of the call are started
+        store           for each newly compiled graph
+        when_complete   for each graph of the call; once it is complete, store_alone
 
-    Results are kept on disk if there is a ``cache_key``; ``docs/guides/add-a-backend.md`` is a complete example.
+    Results are cached on disk if there is a ``cache_key``; ``docs/guides/add-a-backend.md`` has a complete example.
     """
 
     options: "Options | None" = None
-    """The options that it works by; those of the environment if None. They are part of every key of the cache."""
+    """The options to compile with; those of the environment if None. They are part of every cache key."""
 
     cache_key: str | None = None
-    """Whatever decides its results beside the graph and the options: its version, flags, libraries, the device.
+    """Everything that determines its results besides the graph and the options: its version, flags, libraries, device.
 
     None, the default, stores no results. With a key, ``store`` and ``restore`` have to be defined as well.
     """
@@ -84,87 +84,87 @@ class Compiler(ABC):
         """
 
     def start(self, graph_module: "GraphModule", example_inputs: Sequence[Any], /) -> Callable[[], CompiledFunction]:
-        """Begin to compile a graph; what is returned is called once, waits for the rest, and returns the result.
+        """Start compiling a graph; return a function that waits for the result and returns it. It is called once.
 
-        Forward and backward are both started before either is waited for. By default, all is done at once.
+        Forward and backward are both started before either is waited for. The default compiles synchronously.
         """
         compiled = self(graph_module, example_inputs)
         return lambda: compiled
 
     def get_ready(self, state: "Sequence[Tensor]", /) -> None:  # noqa: B027 - there may be nothing to do
-        """Begin what can be done before there is a graph, which will read this state; by default nothing.
+        """Prepare what does not depend on the graph; ``state`` is what the graph will read. The default does nothing.
 
-        Called of the forward's compiler.
+        Called on the compiler of the forward only.
         """
 
     def with_options(self, options: "Options", /) -> "Compiler":
-        """Return the compiler that works by these options; by default itself, since it knows none."""
+        """Return a compiler with these options; the default returns itself."""
         return self
 
     def holds_state(self) -> bool:
-        """Whether compiled graphs keep the parameters and buffers of their first call, so that later calls need not
-        read them. Asked of the compiler for inference, once for each compiled function; False by default.
+        """Return whether compiled graphs keep the parameters and buffers of their first call, so that later calls need
+        not read them. Asked once per compiled function, of the compiler for inference; False by default.
         """
         return False
 
     def random_source(self) -> str:
-        """Whose random numbers its results draw; by default those of torch's generator, ``"eager"``.
+        """Return the source of random numbers of compiled graphs; by default ``"eager"``, torch's generator.
 
-        A backward may draw again what its forward drew. If the sources of their compilers differ, both are asked to
-        go ``drawing_as_torch``.
+        A backward may have to repeat the draws of its forward. If the sources of the two compilers differ,
+        ``drawing_as_torch`` is used for both.
         """
         return "eager"
 
     def drawing_as_torch(self) -> "Compiler":
-        """Return the compiler whose results draw the numbers of torch's generator; by default itself."""
+        """Return the compiler to use where random numbers must come from torch's generator; by default itself."""
         return self
 
     def store(self, compiled: Any, /) -> bytes | None:
-        """Return what ``restore`` needs to make ``compiled`` again, in another process; None if this one cannot be.
+        """Serialize ``compiled`` for ``restore`` in another process; return None if it cannot be stored.
 
-        Called if there is a ``cache_key``.
+        Called only if there is a ``cache_key``.
         """
         raise NotImplementedError(f"{self.qualified_name} has no store")
 
     def restore(self, data: bytes, graph_module: "GraphModule", example_inputs: Sequence[Any], /) -> CompiledFunction:
-        """Make a result again of what ``store`` returned for a graph that means the same as this one.
+        """Rebuild a result from what ``store`` returned for an equivalent graph.
 
-        A PrecastError says that the data does not serve here: it is dropped, and the graph compiled.
+        Raise a PrecastError if the data cannot be used here: it is dropped, and the graph is compiled.
         """
         raise NotImplementedError(f"{self.qualified_name} has no restore")
 
     def when_complete(self, compiled: Any, then: Callable[[], None], /) -> None:
-        """Call ``then`` once ``store_alone`` can be asked of ``compiled``; by default at once.
+        """Call ``then`` once ``store_alone`` can be called with ``compiled``; by default immediately.
 
-        For results that are made as a whole only when they are first called.
+        For results that are complete only after their first call.
         """
         then()
 
     def store_alone(self, compiled: Any, /) -> bytes | None:
-        """Return text, in UTF-8, that ``restore_alone`` needs to make ``compiled`` again without its graph; else None.
+        """Serialize ``compiled`` as UTF-8 text for ``restore_alone``, which has no graph; None if that is not possible.
 
-        If all compilers in use define the two, a call that was compiled before starts without being traced.
+        If all compilers in use define both methods, a call that was compiled before starts without tracing.
         """
         return None
 
     def restore_alone(self, data: bytes, /) -> CompiledFunction:
-        """Make a result again of what ``store_alone`` returned. A PrecastError says that the data does not serve."""
+        """Rebuild a result from what ``store_alone`` returned; raise a PrecastError if the data cannot be used."""
         raise NotImplementedError(f"{self.qualified_name} has no restore_alone")
 
     @property
     def qualified_name(self) -> str:
-        """What it is called in errors and in keys of the cache."""
+        """The name used in errors and cache keys."""
         return f"{type(self).__module__}.{type(self).__qualname__}"
 
     def defines(self, *methods: str) -> bool:
-        """Whether these methods are its own, and not the defaults of this class."""
+        """Return whether all these methods are overridden."""
         return all(getattr(self, name) != MethodType(getattr(Compiler, name), self) for name in methods)
 
 
 class FunctionCompiler(Compiler):
-    """A function as a compiler; or an object that has methods of one, though it is not of that class.
+    """A function as a compiler, or an object that has methods of a compiler but does not derive from ``Compiler``.
 
-    Such objects, and functions that carry these names as attributes, are taken as they are when they are passed.
+    The members named in ``_TAKEN`` are copied from it when it is wrapped.
     """
 
     def __init__(self, function: CompilerFunction) -> None:
@@ -183,13 +183,13 @@ class FunctionCompiler(Compiler):
 
 
 def as_compiler(compiler: CompilerFunction) -> Compiler:
-    """The compiler that a function, or an object like one, stands for; what is one already is returned as it is."""
+    """Wrap a function, or an object like one, as a compiler; return a ``Compiler`` unchanged."""
     return compiler if isinstance(compiler, Compiler) else FunctionCompiler(_checked_compiler(compiler, "a compiler"))
 
 
 @dataclass(frozen=True)
 class Backend:
-    """A named choice of compilers; what is None is left to the caller's defaults.
+    """A set of compilers under one name; fields that are None use the caller's defaults.
 
     Each is a ``Compiler`` or a function ``(graph_module, example_inputs) -> callable``.
     """
@@ -216,7 +216,7 @@ def register_backend(
     partition_fn: PartitionFunction | None = None,
     decompositions: DecompositionTable | None = None,
 ) -> Callable[[CompilerType], CompilerType]:
-    """Make the decorated compiler a backend called ``name``; a name is given once.
+    """Register the decorated compiler as the backend ``name``; a name can be registered once.
 
     >>> @register_backend("identity")
     ... def identity(graph_module, example_inputs):
@@ -242,7 +242,7 @@ def register_backend(
 
 
 def get_backend(backend: str | Backend | CompilerFunction) -> Backend:
-    """Return the backend called so; a compiler stands for a backend that uses it for every graph."""
+    """Return the backend of this name; a compiler is taken for a backend that uses it for every graph."""
     if isinstance(backend, Backend):
         return backend
     if not isinstance(backend, str):
@@ -251,20 +251,20 @@ def get_backend(backend: str | Backend | CompilerFunction) -> Backend:
     if backend in _registered:
         return _registered[backend]
     entry = _find_entry(backend)
-    found: object = entry.load()
+    found = entry.load() if backend in _BUILT_IN else _offered_by(entry)
     if isinstance(found, Backend):
         return found
     return Backend(backend, _checked_compiler(found, f"backend {backend!r}, defined as {entry.value},"))
 
 
 def list_backends() -> list[str]:
-    """Return the names of all backends, sorted, loading none."""
+    """Return the names of all backends, sorted, without loading them."""
     return sorted({*_BUILT_IN, *_registered, *_offered()})
 
 
 def _find_entry(name: str) -> EntryPoint:
     if name in _BUILT_IN:
-        # Not even looked for among what is installed: that reads a file of every package.
+        # Installed packages are not searched: that reads a file of each.
         return EntryPoint(name, _BUILT_IN[name], ENTRY_POINT_GROUP)
     offers = _offered().get(name, [])
     if not offers:
@@ -283,6 +283,19 @@ def _offered() -> dict[str, list[EntryPoint]]:
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         offers.setdefault(entry.name, []).append(entry)
     return offers
+
+
+def _offered_by(entry: EntryPoint) -> object:
+    """Load what another package offers; whatever its import raises is reported as that package's fault."""
+    try:
+        return entry.load()
+    except Exception as problem:
+        package = f"the package {entry.dist.name}" if entry.dist else "an installed package"
+        raise InputValueError(
+            f"backend {entry.name!r} cannot be loaded: {type(problem).__name__}: {problem}",
+            why=f"{package} offers it as {entry.value}, and importing that raised this",
+            fix="mend or update that package, or choose another backend: precast backends lists them",
+        ) from problem
 
 
 def _unknown(name: str) -> InputValueError:

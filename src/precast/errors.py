@@ -1,8 +1,8 @@
-"""Every error that Precast tells a person, as one small family."""
+"""The errors of Precast, one small class hierarchy."""
 
 
 class PrecastError(Exception):
-    """A failure told to the user: what happened, where, why, and what to do about it."""
+    """Base class of all errors for users: what happened, where in their code, why, and how to fix it."""
 
     def __init__(self, what: str, *, why: str, fix: str, at: str | None = None):
         self.what, self.why, self.fix, self.at = what, why, fix, at
@@ -11,7 +11,7 @@ class PrecastError(Exception):
 
 
 class InputTypeError(PrecastError, TypeError):
-    """An argument is of the wrong kind.
+    """An argument has the wrong type.
 
     Fails: ``capture(3)``, a number cannot be traced.
     Fixed: ``capture(torch.sin, (x,))``.
@@ -19,7 +19,7 @@ class InputTypeError(PrecastError, TypeError):
 
 
 class InputValueError(PrecastError, ValueError):
-    """An argument is of the right kind but its value, tree, shape or device does not fit.
+    """An argument has the right type, but its value, structure, shape or device is wrong.
 
     Fails: ``capture(torch.add, (x.to("cpu"), y.to("cuda")))``.
     Fixed: ``capture(torch.add, (x.to("cuda"), y.to("cuda")))``.
@@ -27,7 +27,7 @@ class InputValueError(PrecastError, ValueError):
 
 
 class CallMismatchError(InputValueError, RuntimeError, AssertionError):
-    """A call does not fit what a captured program is valid for: PyTorch's users expect it as any of these kinds.
+    """The arguments of a call do not fit the captured program. It has the base classes that PyTorch users expect here.
 
     Fails: ``export(model, (torch.ones(4),)).module()(torch.ones(5))``.
     Fixed: ``export(model, (torch.ones(4),), dynamic_shapes=({0: Dim("n")},)).module()(torch.ones(5))``.
@@ -43,7 +43,7 @@ class ArgumentsError(InputTypeError, InputValueError):
 
 
 class OptionError(PrecastError, ValueError):
-    """An option, or the environment variable that sets it, has a value that means nothing.
+    """An option, or the environment variable that sets it, does not exist or has an invalid value.
 
     Fails: ``Options(random="dice")``.
     Fixed: ``Options(random="philox")``.
@@ -51,11 +51,11 @@ class OptionError(PrecastError, ValueError):
 
 
 class CaptureError(PrecastError, RuntimeError):
-    """The program ran into something that a graph cannot record."""
+    """The program does something that cannot be captured in a graph."""
 
 
 class DataDependentError(CaptureError):
-    """Python asked for a value that only running the program can give.
+    """The program uses the value of a tensor in Python, which is only known at run time.
 
     Fails: ``x if x.sum() > 0 else -x``.
     Fixed: ``torch.where(x.sum() > 0, x, -x)``.
@@ -63,7 +63,7 @@ class DataDependentError(CaptureError):
 
 
 class UnsupportedOpError(CaptureError):
-    """An operator cannot run on fake tensors, so its result's shape is unknown.
+    """An operator cannot run on fake tensors, so the shape of its result is unknown.
 
     Fails: a custom operator without a fake kernel.
     Fixed: ``torch.library.register_fake("lib::op", shape_function)``.
@@ -79,7 +79,7 @@ class StateMutationError(CaptureError):
 
 
 class SymbolicShapeError(CaptureError, ValueError):
-    """The program contradicts what the user said about dynamic sizes.
+    """The program contradicts the declared dynamic shapes.
 
     Fails: ``x.reshape(4, 2)`` where ``x.shape[0]`` was declared dynamic.
     Fixed: ``x.reshape(-1, 2)``, or do not declare that dimension dynamic.
@@ -89,17 +89,17 @@ class SymbolicShapeError(CaptureError, ValueError):
 class ExportError(PrecastError, RuntimeError):
     """A program does something that the exported form cannot express.
 
-    Fails: ``aot_export_module(model, (x,), trace_joint=True)``, which output is the loss?
+    Fails: ``aot_export_module(model, (x,), trace_joint=True)``: which output is the loss?
     Fixed: ``aot_export_module(model, (x,), trace_joint=True, output_loss_index=0)``.
     """
 
 
 class VerifierError(PrecastError, RuntimeError):
-    """A program breaks a rule that every later stage relies on."""
+    """A program violates an invariant that later stages rely on."""
 
 
 class NodeMismatchError(VerifierError):
-    """A node computed something else than tracing promised: another dtype, size, stride or device.
+    """The result of a node differs from its traced metadata in dtype, size, strides or device.
 
     Fails: a fake kernel that says "contiguous" where the real one returns a transposed tensor.
     Fixed: make the fake kernel return ``torch.empty_strided`` with the strides of the real one.
@@ -107,7 +107,7 @@ class NodeMismatchError(VerifierError):
 
 
 class ToolMissingError(PrecastError, RuntimeError):
-    """The request needs a program that is not installed.
+    """A required program or library is not installed.
 
     Fails: ``draw_graph(graph_module, "graph.pdf")`` without graphviz.
     Fixed: ``draw_graph(graph_module, "graph.svg")``, or install graphviz.
@@ -115,7 +115,7 @@ class ToolMissingError(PrecastError, RuntimeError):
 
 
 class ExtraMissingError(PrecastError, ImportError):
-    """The request needs a package that one of Precast's extras installs.
+    """A required Python package is not installed; one of Precast's extras installs it.
 
     Fails: ``precast.compile(model)`` after ``pip install precast``.
     Fixed: ``pip install 'precast[torch]'``.
@@ -123,43 +123,51 @@ class ExtraMissingError(PrecastError, ImportError):
 
 
 class MemoryBudgetError(PrecastError, ValueError):
-    """No choice of what to recompute keeps the saved tensors within the bytes allowed."""
+    """No choice of recomputed operators keeps the saved tensors within the budget."""
 
 
 class FreezeError(PrecastError, RuntimeError):
-    """Gradients were asked of a program whose parameters were made constants."""
+    """A program with frozen parameters was called for gradients."""
 
 
 class LoweringError(PrecastError, RuntimeError):
-    """An operator has no native rule where one is required."""
+    """An operator has no native rule, where one is required."""
 
 
 class BuildError(PrecastError, RuntimeError):
-    """The C++ compiler is missing, or refused what we generated."""
+    """The C++ compiler is missing, or failed to compile generated code."""
+
+
+class GpuError(PrecastError, RuntimeError):
+    """A GPU, its driver or an NVIDIA library is missing, too old, or not the one that the code was generated for."""
 
 
 class TrainingError(PrecastError, RuntimeError):
-    """Training cannot go on: the loss is no number any more, or another process of it has ended."""
+    """Training cannot continue: the loss is NaN, or another process has died."""
 
 
 class ArtifactError(PrecastError, ValueError):
-    """A file is damaged, of another version, or not ours; nothing of it was used."""
+    """A file is damaged, has an unsupported version, or is not a Precast file; nothing in it was used."""
+
+
+class MissingFileError(ArtifactError, FileNotFoundError):
+    """There is no file at that path."""
 
 
 class FileWriteError(PrecastError, OSError):
-    """A file could not be written: no room, no permission, no such folder. What was there before is there still."""
+    """A file could not be written: no space, no permission, no such folder. An existing file is unchanged."""
 
 
 class SignatureError(ArtifactError):
-    """A file's signature is missing, broken, or by someone whom the caller did not name."""
+    """The signature of a file is missing, invalid, or made with a key that is not trusted."""
 
 
 class CacheError(PrecastError, RuntimeError):
-    """The cache folder must not or cannot be used: it is another user's, open to others, or busy."""
+    """The cache folder cannot be used: it belongs to another user, is writable by others, or is busy."""
 
 
 class FrozenModeError(PrecastError, NotImplementedError):
-    """A captured module is asked to switch between training and evaluation.
+    """A captured module was asked to switch between training and evaluation mode.
 
     Fails: ``exported.module().eval()``.
     Fixed: ``export(model.eval(), …).module()``.
@@ -167,7 +175,7 @@ class FrozenModeError(PrecastError, NotImplementedError):
 
 
 class OnnxError(PrecastError, RuntimeError):
-    """A program cannot be told in ONNX as asked, or the model lacks something that the request needs."""
+    """A program cannot be exported to ONNX as requested, or the model lacks something that was requested."""
 
 
 class OnnxRuleError(OnnxError):
@@ -179,8 +187,8 @@ class OnnxRuleError(OnnxError):
 
 
 class OnnxTypeError(OnnxError, TypeError):
-    """A value has a dtype that ONNX does not have."""
+    """A value has a dtype that ONNX does not support."""
 
 
 class OnnxMismatchError(OnnxError):
-    """The exported model computes other numbers than the program it was made from."""
+    """The exported model computes different numbers than the original program."""

@@ -1,6 +1,6 @@
-"""What happens while something is compiled, told to whoever listens: stages, passes, files that were built.
+"""Events of a compilation, sent to a listener if there is one: stages, passes, files that were built.
 
-Nobody listens as a rule: then it costs one look, and nothing is kept.
+Usually there is none: then an event costs one lookup, and nothing is kept.
 """
 
 import time
@@ -21,7 +21,7 @@ _listener: ContextVar[Listener | None] = ContextVar("precast_listener", default=
 
 @dataclass(frozen=True)
 class StageDone:
-    """A function of `pipeline.WAYS` has run, from ``started`` on, by ``time.perf_counter``."""
+    """A function of `pipeline.WAYS` has run; ``started`` is a time of ``time.perf_counter``."""
 
     function: str
     started: float
@@ -30,7 +30,7 @@ class StageDone:
 
 @dataclass(frozen=True)
 class PassDone(Generic[Value]):
-    """A pass has run over a graph or a loop program; one that had nothing to do returned what it was given."""
+    """A pass has run over a graph or a loop program; if it had nothing to do, ``after`` is ``before``."""
 
     name: str
     seconds: float
@@ -44,7 +44,7 @@ class PassDone(Generic[Value]):
 
 @dataclass(frozen=True)
 class UnitBuilt:
-    """A generated source file became an object file, or was found to be one already."""
+    """A generated source file was compiled into an object file, or its object file was found in the cache."""
 
     name: str
     started: float
@@ -54,7 +54,7 @@ class UnitBuilt:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """While active, the listener is told what happens on this thread, and on those that are started for it."""
+    """While active, the listener receives the events of this thread and of the threads started on its behalf."""
     token = _listener.set(listener)
     try:
         yield
@@ -63,13 +63,13 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def tell(event: object) -> None:
-    """Tell who listens, if anyone does."""
+    """Send the event to the listener, if there is one."""
     if (listener := _listener.get()) is not None:
         listener(event)
 
 
 def stage(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The function as a stage: how long it runs is told."""
+    """Mark a function as a stage: each run of it is an event."""
     name = f"{function.__module__}:{function.__qualname__}"
 
     @wraps(function)
@@ -85,7 +85,7 @@ def stage(function: Callable[Parameters, Result]) -> Callable[Parameters, Result
 
 
 def apply_pass(a_pass: Callable[Concatenate[Value, ...], Value], before: Value, *arguments: Any) -> Value:
-    """What the pass makes of ``before``; that it ran is told."""
+    """Run the pass over ``before``, send the event, and return the result."""
     started = time.perf_counter()
     after = a_pass(before, *arguments)
     tell(PassDone(a_pass.__name__, time.perf_counter() - started, before, after))

@@ -27,34 +27,34 @@ def _default_cache_directory() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The choices that hold for one compilation.
+    """The options of one compilation.
 
-    Values are checked when the object is made; texts are understood as in the environment variable.
+    Values are checked when the object is created; strings are parsed as in the environment variables.
     """
 
     verify: Verification = "results"
     """Which programs to check: what the last pass makes, what every pass makes (``passes``, or on), or none (off)."""
     cache_directory: Path = field(default_factory=_default_cache_directory)
-    """Where results that may be used again are kept; always absolute."""
+    """Where compiled results are cached; always absolute."""
     cache_bytes: int = 4 * 2**30
-    """How large that folder may grow before what was unused the longest is dropped."""
+    """How large that folder may grow before the least recently used results are evicted."""
     random: RandomSource = "philox"
-    """Whose random numbers a compiled program draws: our counter-based generator's, or the very ones of eager torch."""
+    """Whose random numbers a compiled program draws: our counter-based generator's, or exactly those of eager torch."""
     compiler: str | None = None
-    """The command that compiles C++, with arguments if need be; None means ``g++``."""
+    """The C++ compiler, with arguments if needed; None: ``g++``, ``c++`` or ``clang++``, the first installed one."""
     profile: bool = False
-    """Time every kernel and library call; `precast.profile` tells."""
+    """Time every kernel and library call; `precast.profile` reports the times."""
     freeze: bool | None = None
-    """Take parameters and buffers for constants from the first call on: faster inference, no gradients, no updates.
+    """Treat parameters and buffers as constants from the first call on: faster inference, no gradients, no updates.
 
     None: packages do so with what none of their entries updates, compiled functions do not."""
     precision: Precision | None = None
     """Of packages: ``bf16`` computes products and convolutions in bfloat16, as ``torch.autocast`` does, over weights
     that are stored so. Compiled functions follow ``torch.autocast`` itself."""
     measure: bool = False
-    """Time the ways of computing large products, once for each shape, and take the fastest; else a rule of thumb."""
+    """Autotune large matrix products: time each way once per shape and keep the fastest; else use a heuristic."""
     debug: bool = False
-    """Keep and print what only people who work on the compiler want to see."""
+    """Keep and print internals that only developers of the compiler need."""
 
     def __post_init__(self) -> None:
         for name in _SETTINGS:
@@ -62,12 +62,12 @@ class Options:
 
     @classmethod
     def from_environment(cls, **overrides: Any) -> "Options":
-        """The options that the environment asks for, where no keyword argument says otherwise."""
+        """The options that the environment sets, overridden by the keyword arguments."""
         if unknown := sorted(overrides.keys() - _SETTINGS.keys()):
             raise OptionError(
                 f"there is no option {unknown[0]!r}",
                 why=f"the options are {', '.join(_SETTINGS)}",
-                fix=_suggest(unknown[0], tuple(_SETTINGS)),
+                fix=_suggest(unknown[0], tuple(_SETTINGS), otherwise="use one of these"),
             )
         variables = {name: _first_set(setting.variables) for name, setting in _SETTINGS.items()}
         values: dict[str, Any] = {
@@ -78,16 +78,16 @@ class Options:
         return cls(**values, **overrides)
 
 
-_NOT_TELLING = ("verify", "cache_directory", "cache_bytes")
+_NOT_IN_KEYS = ("verify", "cache_directory", "cache_bytes")
 
 
-def telling(options: Options) -> str:
-    """The choices that decide what is made, and not how it is checked or where it is kept, as text."""
-    return repr({name: value for name, value in vars(options).items() if name not in _NOT_TELLING})
+def key_text(options: Options) -> str:
+    """The options that affect the result, and not how it is checked or where it is cached, as text for keys."""
+    return repr({name: value for name, value in vars(options).items() if name not in _NOT_IN_KEYS})
 
 
 def as_options(value: Options | Mapping[str, object] | None) -> Options:
-    """The options meant by an ``options=`` argument: the environment's, with those of a mapping put over them.
+    """The options meant by an ``options=`` argument: the environment's, overridden by those of a mapping.
 
     >>> as_options({"cache_bytes": "500M"}).cache_bytes
     524288000
@@ -161,6 +161,9 @@ def _parse_compiler(value: object) -> object:
     return value
 
 
+COMPILERS = ("g++", "c++", "clang++")
+"""The C++ compilers to try, in this order, if no option names one."""
+
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -179,7 +182,7 @@ _SETTINGS = {
 
 
 def _first_set(variables: tuple[str, ...]) -> str | None:
-    """The first variable with a value; an empty one counts as not set, as shells have it."""
+    """The first variable with a value; an empty one counts as not set, as in shells."""
     return next((variable for variable in variables if os.environ.get(variable)), None)
 
 
@@ -192,11 +195,11 @@ def _understand(name: str, value: object, *, at: str) -> object:
         raise OptionError(f"{name} cannot be {value!r}", why=str(error), fix=fix, at=at) from None
 
 
-def _suggest(word: str, known: tuple[str, ...]) -> str:
+def _suggest(word: str, known: tuple[str, ...], *, otherwise: str | None = None) -> str:
     close = get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"use {' or '.join(known)}"
+    return f"did you mean {close[0]!r}?" if close else otherwise or f"use {' or '.join(known)}"
 
 
 def environment_variables() -> dict[str, str]:
-    """All that the environment holds, for those who must know whether anything in it has changed."""
+    """A copy of the environment, for callers that must detect any change in it."""
     return dict(os.environ)

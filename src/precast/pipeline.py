@@ -1,9 +1,9 @@
-"""What every way in does, stage by stage: who reads this file knows the system.
+"""The stages of every entry point, in order: an overview of the whole system.
 
-``WAYS`` tells for each public function which stages a first call goes through, in order, and what comes out of each;
-``docs/architecture.md`` uses the same words. It is kept true by a test that runs every way and writes down which of
-these functions were called, in which order. The compilation of a call is written step by step, as code, at the top of
-``autograd.variants.compile``, that of a graph in ``native.compiler.start_graph``: imports point down.
+``WAYS`` lists, for each public function, the stages that a first call goes through and the result of each;
+``docs/architecture.md`` uses the same words. A test keeps it true: it runs every entry point and records which of these
+functions were called, in which order. The code that runs the stages is elsewhere, because imports point down: for a
+call at the top of ``autograd.variants.compile``, for a graph in ``native.compiler.start_graph``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from precast.trace.record import Decompositions
 
 
 class Stage(NamedTuple):
-    """One stage: the function that does it, as ``module:name``, and what comes out."""
+    """One stage: the function that does it, as ``module:name``, and its result."""
 
     function: str
     result: str
@@ -29,7 +29,7 @@ class Stage(NamedTuple):
         return f"{self.function.partition(':')[2]:24} {self.result}"
 
 
-# Python to one functional graph with its gradients, then two graphs: what AOT autograd does, whatever compiles them.
+# Python to one functional graph with its gradients, then to two graphs: AOT autograd, the same for every backend.
 _JOINT_GRAPHS = (
     Stage(
         "precast.trace.capture.prepare:prepare", "a flat function, fake inputs, the state it reads, symbols for sizes"
@@ -40,7 +40,7 @@ _JOINT_GRAPHS = (
         "precast.native.partition:native_partition", "the forward and the backward graph, with what is saved between"
     ),
 )
-# A functional graph to loop programs: one way for compiled functions, explanations and packages.
+# A functional graph to loop programs: the same for compiled functions, explanations and packages.
 _REWRITTEN = Stage(
     "precast.native.programs:rewrite_graph", "the graph after its passes: random streams, merged products"
 )
@@ -62,7 +62,7 @@ _CODE = (
 _EXPORT = (
     Stage("precast.trace.capture.program:capture", "a graph of ATen operators from before autograd, with its state"),
     Stage("precast.trace.functionalize.program:functionalize", "the same without mutation: updates are outputs"),
-    Stage("precast.export.tidy:tidied", "the same without leftovers of tracing, with names that count"),
+    Stage("precast.export.tidy:tidied", "the same without leftovers of tracing, with numbered names"),
 )
 
 WAYS: Mapping[str, tuple[Stage, ...]] = MappingProxyType(
@@ -87,9 +87,7 @@ WAYS: Mapping[str, tuple[Stage, ...]] = MappingProxyType(
         "export": _EXPORT,
         "package": (
             *_EXPORT,
-            Stage(
-                "precast.export.serialize.document:to_document", "the program as JSON, for who opens it without code"
-            ),
+            Stage("precast.export.serialize.document:to_document", "the program as JSON, for readers without its code"),
             Stage("precast.packaging.traced_program:trace_program", "the graph in the native backend's operators"),
             Stage("precast.packaging.traced_program:fold_constants_of", "constants computed, batch norms folded"),
             _REWRITTEN,
@@ -137,7 +135,7 @@ def functional_program(
     decompositions: Decompositions | None = None,
     options: Options | None = None,
 ) -> Program:
-    """Capture a callable and bring it into functional form; ``history`` tells what each stage did and how long.
+    """Capture a callable and functionalize it; ``history`` records what each stage did and how long it took.
 
     >>> import torch
     >>> program = functional_program(lambda x: x.relu_(), (torch.ones(2),))

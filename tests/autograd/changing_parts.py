@@ -374,12 +374,94 @@ class Unnamed(nn.Module):
         self.chain.maps[chance.randrange(2)]["gain"] = chance.random()
 
 
-PARTS = [Unnamed, Linear, Norms, Adapted, Choice, Configured, Holding, Counting, Globals]
+class Level:
+    """Attributes that come from a class: objects, subclasses and modules may hide them."""
+
+    gain, spare = 1.0, 0
+
+    def shifted(self, x):
+        return x + self.gain
+
+
+class Below(Level):
+    idle = 0
+
+
+class Layer(nn.Module):
+    gain, spare = 1.0, 0
+
+    def shifted(self, x):
+        return x - self.gain
+
+
+class Hidden(Layer):
+    """As many names as before, but others: one that nobody reads goes, and one comes that hides a class's."""
+
+    def __init__(self):
+        super().__init__()
+        self.plain, self.inner, self.linear = Below(), Layer(), nn.Linear(WIDTH, WIDTH)
+        for holder in (self, self.plain, self.inner, self.linear):
+            holder.spare = 0
+
+    def forward(self, x):
+        x = self.inner.shifted(self.plain.shifted(self.linear(x))) * self.gain
+        return x * getattr(self.plain, "limit", 1.0) * max(2.0, len(x.shape)) * Below.gain
+
+    def _exchange(self, holder, name, value):
+        """Let a name come, or go again, with as many names as before."""
+        for going, coming in (("spare", name), (name, "spare")):
+            if going in vars(holder):
+                delattr(holder, going)
+                setattr(holder, coming, value)
+                return
+
+    def change_own_name(self, chance):
+        self._exchange(self, "gain", chance.random())
+
+    def change_name_of_object(self, chance):
+        self._exchange(self.plain, chance.choice(["gain", "limit"]), chance.random())
+
+    def change_method(self, chance):
+        scale = chance.random()
+        self._exchange(chance.choice([self.plain, self.inner]), "shifted", lambda x: x * scale)
+
+    def change_forward(self, chance):
+        scale = chance.random()
+        self._exchange(self.linear, "forward", lambda x: x * scale)
+
+    def change_twice(self, chance):
+        holder = chance.choice([self, self.plain, self.inner])
+        self._exchange(holder, "gain", chance.random())
+        last = next(reversed(vars(holder)))
+        setattr(holder, last, vars(holder).pop(last))
+
+    # Both programs change what they share: the second time nothing is to be left to do.
+    def change_subclass(self, chance):
+        going, coming = chance.choice([("idle", "gain"), ("gain", "idle")])
+        if going in vars(Below):
+            delattr(Below, going)
+        setattr(Below, coming, chance.random())
+
+    def change_dictionary(self, chance):
+        holder = chance.choice([self, self.plain, self.inner])
+        holder.__dict__ = {**vars(holder), "gain": chance.random()}
+
+    def change_builtin(self, chance):
+        globals().pop("max", None)
+        if chance.random() < 0.5:
+            globals()["max"] = lambda *values: 5.0
+
+
+PARTS = [Unnamed, Linear, Norms, Adapted, Choice, Configured, Holding, Counting, Globals, Hidden]
 
 
 def reset():
     """Let all state outside of modules be as it was at first."""
     global SWITCH
+    globals().pop("max", None)
+    if "gain" in vars(Below):
+        del Below.gain
+        Below.idle = 0
     TABLE.update(gain=1.5, powers=[1, 2])
     SWITCH = True
     Measure.__len__, Measure.__iter__, Measure.__add__ = _LENGTHS[0], _ITERATIONS[0], _ADDITIONS[0]

@@ -12,7 +12,7 @@ from torch.testing._internal.common_optimizers import (
 
 # They decide on data, and are refused by name: see test_optimizers.
 _OWN_WAY = {"LBFGS", "SparseAdam"}
-# Its products are of bfloat16, which compiled code does not round after each operation.
+# Its products are of bfloat16; `test_muon_is_as_near_to_float64_as_eagers` judges it.
 _COARSE = {"Muon": 1e-2}
 
 

@@ -8,6 +8,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from precast._torch_compat import CHECKPOINT_GENERATOR
 from precast.autograd import aot_function, default_partition, min_cut_rematerialization_partition
+from precast.compilers import nop
 
 WEIGHT = torch.randn(4, 4, requires_grad=True)
 
@@ -72,3 +73,19 @@ def test_torch_checkpoints_as_before_after_tracing():
     before = getattr(torch.utils.checkpoint, CHECKPOINT_GENERATOR)
     saved_names("plain", default_partition)
     assert getattr(torch.utils.checkpoint, CHECKPOINT_GENERATOR) is before
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+@pytest.mark.parametrize("is_needed", [False, True])
+def test_reentrant_regions_hide_their_parameters_where_no_argument_requires_grad(is_needed):
+    compiled = aot_function(PROGRAMS["reentrant"], nop)
+    results = []
+    for function in (PROGRAMS["reentrant"], compiled, compiled):
+        WEIGHT.grad = None
+        torch.manual_seed(0)
+        result = function(torch.ones(3, 4, requires_grad=is_needed))
+        if result.requires_grad:
+            result.sum().backward()
+        results.append((result.requires_grad, None if WEIGHT.grad is None else WEIGHT.grad.clone()))
+    assert [needed for needed, _ in results] == [is_needed] * 3
+    assert all((gradient is not None) is is_needed for _, gradient in results)

@@ -111,7 +111,7 @@ REFUSED_MODULES = {
     "loss not scalar": (lambda w, x: x * w, {}, r"has shape \(3,\)"),
     "loss without gradient": (lambda w, x: x.sum(), {}, "does not require grad"),
     "another output requires grad": (lambda w, x: ((x * w).sum(), x * w), {}, r"with \.detach\(\)"),
-    "output is no tensor": (lambda w, x: ((x * w).sum(), 3), {}, "Output 1 of the module is no tensor"),
+    "output is no tensor": (lambda w, x: ((x * w).sum(), 3), {}, "Output 1 of the module is not a tensor"),
     "output is nested": (lambda w, x: ((x * w).sum(), [x]), {}, "nested structure"),
     "metadata of an input": (lambda w, x: (x.unsqueeze_(0) * w).sum(), {}, "changes the sizes"),
     "pre-dispatch joint": (lambda w, x: (x * w).sum(), {"pre_dispatch": True}, "before dispatch"),
@@ -123,6 +123,12 @@ def test_a_module_that_a_joint_graph_cannot_express_is_refused(case):
     function, options, message = REFUSED_MODULES[case]
     with pytest.raises(RuntimeError, match=message):
         aot_export_module(Of(function), (torch.randn(3),), trace_joint=True, **({"output_loss_index": 0} | options))
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.t_, lambda x: x.unsqueeze_(0)])
+def test_a_forward_that_lays_an_input_out_anew_is_refused(change):
+    with pytest.raises(RuntimeError, match="changes the sizes"):
+        aot_export_module(Of(lambda w, x: change(x) * 2), (torch.randn(2, 3),), trace_joint=False)
 
 
 def test_writing_into_an_input_that_requires_grad_is_refused():

@@ -458,7 +458,7 @@ def test_effects_of_hooks_are_found():
     assert in_forward(lambda m, args, output: output * tensor) is None
     assert in_backward(lambda gradient: -gradient.clamp(-1, 1)) is None
     assert in_backward(lambda gradient: found.append(gradient)) == "it can reach a list"
-    assert in_backward(lambda gradient: gradient * tensor) == "it reads a tensor of its surroundings"
+    assert in_backward(lambda gradient: gradient * tensor) == "it reads a tensor from outside"
     assert in_backward(lambda gradient, kept=counter: kept.update(calls=1)) == "it can reach a dict"
     assert in_forward(lambda m, args, output: print(f"{m}")) is None
     assert in_backward(lambda gradient: print(gradient.shape)) == "it calls print"

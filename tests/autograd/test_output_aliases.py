@@ -66,6 +66,11 @@ def single_view_of_intermediate(x, y):
     return (x * y).t()
 
 
+def view_of_intermediate_detached_first(x, y):
+    z = (x * y).t()
+    return z.detach(), z[0].detach(), z
+
+
 def intermediate_detached(x, y):
     z = x * y
     return z, z.detach()

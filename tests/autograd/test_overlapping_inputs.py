@@ -5,7 +5,7 @@ import torch
 
 from precast.autograd import aot_function
 from precast.compilers import nop
-from precast.errors import InputValueError
+from precast.errors import CaptureError, InputValueError
 from tests.autograd.like_eager import CompilationCount, assert_like_eager, leaf
 
 
@@ -35,7 +35,16 @@ def return_view(x, y):
     return y.unsqueeze(0), x.view(-1)
 
 
-FUNCTIONS = pytest.mark.parametrize("function", [write_first, write_second, return_both, write_both, return_view])
+def lay_out_second_anew(x, y):
+    x.add_(1)
+    y.transpose_(0, -1)
+    y.unsqueeze_(0)
+    return x.sum() + y
+
+
+FUNCTIONS = pytest.mark.parametrize(
+    "function", [write_first, write_second, return_both, write_both, return_view, lay_out_second_anew]
+)
 HISTORY = pytest.mark.parametrize("differentiable", [False, True])
 
 
@@ -192,6 +201,17 @@ def test_overlap_outside_of_autograds_sight_is_refused():
     y = x * 1
     with pytest.raises(InputValueError, match="not views of one tensor"):
         aot_function(write_first, nop)(y, y.detach())
+
+
+def test_overlapping_input_that_is_pointed_at_other_memory_is_refused():
+    def write_and_set(x, y):
+        x.mul_(2)
+        y.set_(torch.ones(3))
+        return x + 1
+
+    x = torch.ones(2, 3)
+    with pytest.raises(CaptureError, match="points an input at other memory"):
+        aot_function(write_and_set, nop)(x[:, 1:], x[:, :2])
 
 
 def test_overlap_without_gradients_needs_no_common_base():

@@ -48,10 +48,18 @@ def test_one_value_more_or_less_is_not_alike():
 
 
 @pytest.mark.parametrize(
-    "value", [OTHERS[name] for name in ("subclass", "layout", "device", "lazily negated", "number")] + [COMPLEX]
+    "value", [OTHERS[name] for name in ("subclass", "layout", "lazily negated", "number")] + [COMPLEX]
 )
 def test_only_plain_tensors_are_remembered(value):
     assert PlainTensors.of([torch.zeros(2), value]) is None
+
+
+def test_devices_are_remembered():
+    values = [torch.zeros(2), torch.zeros(2, device="meta")]
+    known = PlainTensors.of(values)
+    assert known.are_like(values)
+    assert not known.are_like([torch.zeros(2), torch.zeros(2)])
+    assert not known.are_like(values[::-1])
 
 
 def compiled_and_counts(function, **options):

@@ -1,5 +1,7 @@
 """Losses over some of a compiled call's results: what leads to the others alone is not computed, as in eager."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -160,3 +162,30 @@ def test_a_result_that_autograd_refuses_is_refused_with_a_way_out(program):
     with pytest.warns(precast.GraphBreakWarning):
         precast.compile(program, backend="nop")(x)[1].sum().backward()
     assert torch.equal(x.grad, torch.full((2,), 3.0))
+
+
+class Labelled(torch.nn.Module):
+    """A model that returns its loss beside its scores, as those of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.into = torch.nn.Linear(6, 12)
+        self.norm, self.out = torch.nn.BatchNorm1d(5), torch.nn.Linear(4, 3)
+
+    def forward(self, x, labels):
+        q, k, v = (each.unflatten(-1, (2, 2)).transpose(1, 2) for each in self.into(x).chunk(3, -1))
+        hidden = self.norm(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        scores = self.out(hidden.mean(1))
+        return F.cross_entropy(scores, labels), scores
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("used", [0, 1])
+def test_the_loss_of_a_model_that_returns_its_scores_too(backend, used):
+    # Attention has no second derivative: the gradients must not be computed as those of gradients are.
+    model, x, labels = Labelled(), torch.randn(4, 5, 6), torch.tensor([0, 2, 1, 1])
+    compiled = precast.compile(copy.deepcopy(model), backend=backend, fullgraph=True)
+    for each in (model, compiled):
+        each(x, labels)[used].sum().backward()
+    ours, theirs = ([each.grad for each in given.parameters()] for given in (compiled, model))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)

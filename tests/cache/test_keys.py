@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precast.cache import content_key, processor_identity
-from precast.cache.keys import telling_lines
+from precast.cache.keys import identifying_lines
 
 PARTS = st.lists(st.text(string.ascii_letters, max_size=3) | st.binary(max_size=3), max_size=4)
 
@@ -26,7 +26,7 @@ def test_text_and_bytes_are_told_apart():
 
 def test_the_processor_is_known_by_what_it_can_do_not_by_its_clock():
     one = "processor\t: 0\nmodel name\t: Fast\ncpu MHz\t\t: 1000\nflags\t\t: avx2 fma\n"
-    assert telling_lines(one + one.replace("1000", "2000").replace("processor\t: 0", "processor\t: 1")) == (
+    assert identifying_lines(one + one.replace("1000", "2000").replace("processor\t: 0", "processor\t: 1")) == (
         "model name\t: Fast\nflags\t\t: avx2 fma"
     )
 
@@ -34,7 +34,7 @@ def test_the_processor_is_known_by_what_it_can_do_not_by_its_clock():
 @pytest.mark.parametrize("fact", ["Fast", "fma"])
 def test_another_processor_has_another_identity(fact):
     facts = "model name\t: Fast\nflags\t\t: avx2 fma\n"
-    assert telling_lines(facts) != telling_lines(facts.replace(fact, "else"))
+    assert identifying_lines(facts) != identifying_lines(facts.replace(fact, "else"))
 
 
 def test_this_machine_has_an_identity():

@@ -71,6 +71,19 @@ def test_help_imports_neither_torch_nor_any_subcommand():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_every_help_is_there_without_torch():
+    code = f"""
+import sys
+sys.modules["torch"] = None
+from typer.testing import CliRunner
+from precast.cli import app
+for name in {list(cli.SUBCOMMANDS)!r}:
+    result = CliRunner().invoke(app, [name, "--help"])
+    assert result.exit_code == 0, name + result.stderr
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_package_runs_as_a_module():
     result = subprocess.run([sys.executable, "-m", "precast", "--version"], capture_output=True, text=True, check=True)
     assert result.stdout == f"precast {__version__}\n"
@@ -125,7 +138,17 @@ def test_an_error_of_the_users_program_is_told_with_its_place(tmp_path):
     assert result.returncode == 1
     assert "error: RuntimeError: a and b must have same reduction dim" in result.stderr
     assert f"at:  {tmp_path / 'bad.py'}:6 in forward" in result.stderr
-    assert "mistake in Precast" not in result.stderr
+    assert "bug in Precast" not in result.stderr
+
+
+def test_a_wrong_input_of_one_layer_is_told_with_that_layer(tmp_path):
+    (tmp_path / "bad.py").write_text(
+        "import torch\n\ndef make():\n    return torch.nn.Linear(4, 3), (torch.ones(2, 5),)\n"
+    )
+    command = [sys.executable, "-m", "precast", "export", "bad.py:make", "-o", "bad.pt2"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "linear.py" in result.stderr
+    assert "bug in Precast" not in result.stderr
 
 
 def raised(function):
@@ -135,7 +158,7 @@ def raised(function):
 
 
 def test_an_error_that_precast_raises_may_be_its_mistake():
-    assert "may be a mistake in Precast" in raised(lambda: own_sources("no.such.module"))
+    assert "may be a bug in Precast" in raised(lambda: own_sources("no.such.module"))
 
 
 def test_an_error_that_the_standard_library_raises_for_the_user_is_the_users():

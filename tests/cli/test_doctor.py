@@ -25,7 +25,7 @@ def test_this_very_machine_is_examined():
     result = CliRunner().invoke(app, ["doctor", "--json"])
     names = {finding["name"] for finding in json.loads(result.stdout)["findings"]}
     assert names >= {"Python", "oneDNN", "torch", "oneDNN headers", "C++ compiler", "cache folder", "processor"}
-    assert names >= {"ONNX", "GPU driver", "Triton"}
+    assert names >= {"LAPACK", "cryptography", "ONNX", "GPU and driver", "cuBLASLt", "cuDNN", "Triton"}
 
 
 def test_paths_of_what_is_found_are_told():
@@ -33,6 +33,14 @@ def test_paths_of_what_is_found_are_told():
     found = {finding["name"]: finding["found"] for finding in findings if finding["ok"]}
     assert Path(found["oneDNN"]).is_file()
     assert Path(found["C++ compiler"].rpartition(", ")[2]).is_file()
+
+
+def test_a_lapack_is_found_by_its_path_or_by_the_linker(tmp_path):
+    library = tmp_path / "libmine.so"
+    assert not doctor.examine_lapack([str(library), "libsurely_not_there.so.3"], "get one").ok
+    library.touch()
+    assert doctor.examine_lapack([str(library)], "get one").found == str(library)
+    assert doctor.examine_lapack(["libc.so.6"], "get one").ok
 
 
 def test_a_complete_machine_is_healthy(run):

@@ -58,10 +58,10 @@ def test_a_profile_as_table_as_json_and_as_trace(run, tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("explained_models", "names no model"),
-        ("explained_models:nothing", "names no function"),
+        ("explained_models", "does not name a model"),
+        ("explained_models:nothing", "does not name a function"),
         ("no_such_module:f", "cannot be imported"),
-        ("explained_models:wrong", "returned a Linear"),
+        ("explained_models:wrong", "returned an object of type Linear"),
     ],
 )
 def test_what_cannot_be_explained_is_told(run, name, message):

@@ -30,7 +30,14 @@ def loss():
 def three():
     return 3
 
+def no_tuple():
+    return torch.nn.Linear(4, 2), torch.ones(3, 4)
+
+def needs_a_width(width):
+    return torch.nn.Linear(4, width), (torch.ones(3, 4),)
+
 number = 5
+model = torch.nn.Linear(4, 2)
 """
 
 
@@ -72,18 +79,33 @@ def test_inspecting(run):
 @pytest.mark.parametrize(
     ("reference", "told"),
     [
-        ("models_for_export.py", "names no model"),
+        ("models_for_export.py", "does not name a model"),
         ("nowhere.py:make", "does not exist"),
         ("nowhere.at.all:make", "cannot be imported"),
-        ("models_for_export.py:nothing", "names no function"),
-        ("models_for_export.py:number", "names no function"),
-        ("models_for_export.py:three", "returned a int"),
+        ("models_for_export.py:nothing", "does not name a function"),
+        ("models_for_export.py:number", "does not name a function"),
+        ("models_for_export.py:mak", "fix: Did you mean 'make'?"),
+        ("models_for_export.py:model", "'model' is of type Linear"),
+        ("models_for_export.py:three", "returned an object of type int"),
+        ("models_for_export.py:no_tuple", "returned example arguments of type Tensor, not a tuple"),
+        ("models_for_export.py:needs_a_width", "cannot be called without arguments"),
+        ("broken.py:make", "broken.py cannot be imported: ZeroDivisionError"),
+        ("unreadable.py:make", "unreadable.py:2\n"),
     ],
 )
-def test_references_that_name_no_model(run, reference, told):
+def test_references_that_name_no_model(run, tmp_path, reference, told):
+    (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "unreadable.py").write_text("import torch\ndef make(:\n")
     result = run("export", reference)
     assert result.exit_code == 1
     assert told in result.stderr
+
+
+def test_a_folder_that_is_not_there_is_told_before_anything_is_done(run):
+    result = run("export", "models_for_export.py:make", "-o", "nowhere/model.pt2")
+    assert result.exit_code == 1
+    assert "No such file or directory" in result.stderr
+    assert "(nowhere)" in result.stderr or "/nowhere)" in result.stderr
 
 
 def test_inspecting_what_is_no_program(run):

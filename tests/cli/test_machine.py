@@ -1,8 +1,10 @@
+import shutil
 import sys
 
 import pytest
 
 from precast.cli import doctor as machine
+from precast.options import Options
 
 
 @pytest.mark.parametrize(("version", "ok"), [((3, 10, 14), False), ((3, 11, 0), True), ((4, 0, 0), True)])
@@ -32,6 +34,13 @@ def test_a_compiler_is_asked_for_its_version_and_tried():
     assert finding.found.startswith("g++")
 
 
+def test_any_compiler_that_would_be_used_is_found(tmp_path, monkeypatch):
+    (tmp_path / "clang++").symlink_to(shutil.which("g++"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    findings = {each.name: each for each in machine.examine(Options())}
+    assert "no g++" not in findings["C++ compiler"].found
+
+
 def test_a_compiler_that_builds_nothing_is_missing():
     finding = machine.examine_compiler(sys.executable)
     assert finding.is_fatal
@@ -57,18 +66,20 @@ def test_a_cache_folder_may_be_made_later(tmp_path):
 
 def test_a_cache_folder_below_a_file_is_useless(tmp_path):
     (tmp_path / "file").touch()
-    assert machine.examine_cache(tmp_path / "file" / "cache").is_fatal
+    finding = machine.examine_cache(tmp_path / "file" / "cache")
+    assert not finding.ok
+    assert not finding.is_fatal, "models are compiled without it"
 
 
 def test_a_cache_folder_that_may_not_be_written_is_useless(tmp_path, monkeypatch):
     monkeypatch.setattr(machine.os, "access", lambda path, mode: False)
-    assert machine.examine_cache(tmp_path).is_fatal
+    assert not machine.examine_cache(tmp_path).ok
 
 
 def test_a_cache_folder_that_others_can_write_is_refused_with_the_remedy(tmp_path):
     tmp_path.chmod(0o777)
     finding = machine.examine_cache(tmp_path)
-    assert finding.is_fatal
+    assert not finding.ok
     assert finding.fix.startswith("chmod go-w")
 
 

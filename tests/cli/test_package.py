@@ -78,6 +78,8 @@ def test_a_file_runs_arrays_and_writes_results(run, packaged, folder):
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh())
     expected = model(torch.from_numpy(inputs)).detach().numpy()
     numpy.testing.assert_allclose(numpy.load(folder / "y.npz")["output"], expected, rtol=1e-6)
+    assert run("run", packaged, "-o", "results").exit_code == 0
+    assert (folder / "results").is_file()
 
 
 def test_arrays_take_their_places_in_a_nested_call(run, folder):
@@ -91,7 +93,7 @@ def test_arrays_take_their_places_in_a_nested_call(run, folder):
     ("arguments", "code", "told"),
     [
         (["run", "model.precast", "--entry", "no"], 1, "its entries are forward"),
-        (["run", "model.precast", "-i", "x.npy", "-i", "x.npy"], 1, "takes 1 tensors, got 2"),
+        (["run", "model.precast", "-i", "x.npy", "-i", "x.npy"], 1, "takes 1 tensor, got 2"),
         (["run", "model.precast", "-i", "packaged_models.py"], 1, "cannot be read"),
         (["run", "model.precast", "-i", "nothing.npy"], 1, "No such file"),
         (["run", "packaged_models.py"], 3, "not a Precast archive"),

@@ -115,11 +115,19 @@ def test_bad_batches_are_named(run, tmp_path, arrays, words):
     assert words in result.output
 
 
-def test_a_bad_batch_in_between_leaves_the_state_of_the_step_before(folder, tmp_path):
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (np.ones((ROWS, 3), np.float32), "shape"),
+        (np.full((ROWS, 4), np.nan, np.float32), "NaN elements"),
+        (np.full((ROWS, 4), np.inf, np.float32), "infinite elements"),
+    ],
+)
+def test_a_bad_batch_in_between_leaves_the_state_of_the_step_before(folder, x, words):
     model = precast.runtime.load(folder / "model.precast")
     good = {"x": np.ones((ROWS, 4), np.float32), "y": np.ones((ROWS, 1), np.float32)}
-    bad = {"x": np.ones((ROWS, 3), np.float32), "y": np.ones((ROWS, 1), np.float32)}
-    with pytest.raises(precast.errors.InputValueError, match=r"the batch of step 3: .*shape"):
+    bad = {"x": x, "y": np.ones((ROWS, 1), np.float32)}
+    with pytest.raises(precast.errors.InputValueError, match=rf"the batch of step 3: .*{words}"):
         precast.runtime.train(model, iter([good, good, bad]), steps=3)
     other = precast.runtime.load(folder / "model.precast")
     precast.runtime.train(other, [good], steps=2)

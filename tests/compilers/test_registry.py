@@ -100,10 +100,11 @@ def test_installed_backend_is_found(offer):
     assert get_backend("installed").fw_compiler is nop
 
 
-def test_installed_backend_is_loaded_only_when_asked_for(offer):
-    offer("broken", "no_such_module:thing")
+@pytest.mark.parametrize(("value", "told"), [("no_such_module:x", "no_such_module"), ("precast.backend:x", "'x'")])
+def test_installed_backend_is_loaded_only_when_asked_for(offer, value, told):
+    offer("broken", value)
     assert "broken" in list_backends()
-    with pytest.raises(ModuleNotFoundError):
+    with pytest.raises(InputValueError, match=rf"backend 'broken' cannot be loaded: .*{told}"):
         get_backend("broken")
 
 

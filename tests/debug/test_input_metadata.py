@@ -76,7 +76,7 @@ def test_folder_stands_for_its_metadata_file(tmp_path):
 def test_another_file_is_refused(tmp_path, text):
     path = tmp_path / "inputs.json"
     path.write_text(text)
-    with pytest.raises(InputValueError, match="is no metadata of inputs"):
+    with pytest.raises(InputValueError, match="is not a metadata file of inputs"):
         get_inputs(path)
 
 

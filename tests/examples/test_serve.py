@@ -14,12 +14,19 @@ pytestmark = pytest.mark.slow
 
 # In a process of its own: it must do without torch.
 CLIENT = """
-import asyncio, io, json, sys
+import asyncio, io, json, struct, sys, zlib
 sys.modules["torch"] = None
 import numpy as np
 from PIL import Image
 import httpx
 from app import app, as_input
+
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+# A few bytes that stand for 3.6 billion pixels.
+HEADER = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+BOMB = b"\\x89PNG\\r\\n\\x1a\\n" + chunk(b"IHDR", HEADER) + chunk(b"IEND", b"")
 
 async def main():
     pictures = []
@@ -36,7 +43,7 @@ async def main():
             "answers": [list(each.json()["probabilities"].values()) for each in answers],
             "direct": direct.tolist(),
             "health": (await client.get("/health")).json(),
-            "refused": (await client.post("/classify", content=b"no image")).status_code,
+            "refused": [(await client.post("/classify", content=each)).status_code for each in (b"no image", BOMB)],
             "metrics": (await client.get("/metrics")).text,
         }))
 
@@ -56,9 +63,9 @@ def test_images_are_classified_in_shared_calls_without_torch(tmp_path):
     for answer, direct in zip(told["answers"], told["direct"], strict=True):
         assert answer == pytest.approx(direct, abs=1e-5)
     assert told["health"]["status"] == "ok"
-    assert told["refused"] == 422
+    assert told["refused"] == [422, 422]
     counts = dict(line.split() for line in told["metrics"].splitlines() if not line.startswith("#"))
-    assert (counts["classify_requests_total"], counts["classify_failures_total"]) == ("9", "1")
+    assert (counts["classify_requests_total"], counts["classify_failures_total"]) == ("10", "2")
     assert counts["model_images_total"] == "8"
     assert int(counts["model_calls_total"]) < 8
 

@@ -8,6 +8,8 @@ import torch
 from torch._higher_order_ops import map as map_rows
 from torch._higher_order_ops import scan, while_loop
 
+import precast
+from precast.errors import CaptureError
 from precast.export import Dim, ExportedProgram, export, load, save
 from tests.export.models import stable_text
 from tests.export.test_decompose import joint_gradients
@@ -157,3 +159,79 @@ def test_a_choice_that_is_made_already_is_no_operator():
         "aten.sin.default",
         "aten.mul.Tensor",
     ]
+
+
+def written(tensor, value):
+    tensor.add_(1)
+    return value
+
+
+class Branching(torch.nn.Module):
+    def __init__(self, forward) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(4))
+        self.run = forward
+
+    def forward(self, x):
+        return self.run(self, x)
+
+
+WRITING = {
+    "operand": lambda m, x: torch.cond(x.sum() > 0, lambda a: a.add_(1), lambda a: a - 1, (x,)),
+    "view of an operand": lambda m, x: torch.cond(
+        x.sum() > 0, lambda a: written(a[0], a * 2), lambda a: a - 1, (x,)
+    ),
+    "buffer": lambda m, x: torch.cond(
+        x.sum() > 0, lambda a: written(m.count, a) + m.count, lambda a: a - 1, (x,)
+    ),
+    "intermediate": lambda m, x: torch.cond(x.sum() > 0, lambda a: written(a, a * 2), lambda a: a - 1, (x * 1,)),
+    "several": lambda m, x: torch.cond(
+        x.sum() > 0, lambda a: (torch._foreach_add_([a, a * 2], 1), a * 2)[1], lambda a: a - 1, (x,)
+    ),
+    "statistics": lambda m, x: torch.cond(
+        x.sum() > 0,
+        lambda a: torch.nn.functional.batch_norm(a, m.count, m.count + 0, training=True),
+        lambda a: a - 1,
+        (x,),
+    ),
+    "loop": lambda m, x: while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a.add_(1)), (torch.tensor(0), x))[1],
+    "rows": lambda m, x: map_rows(lambda row: written(m.count, row + 1), x),
+    "scan": lambda m, x: scan(lambda c, a: (c + written(m.count, a), a * 1), torch.zeros(4), x)[1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_branches_that_write_into_what_is_outside_of_them_are_refused(name):
+    with pytest.raises(CaptureError, match="writes into a tensor from outside of it") as caught:
+        export(Branching(WRITING[name]), (torch.ones(3, 4),))
+    assert "test_control_flow.py" in str(caught.value)
+
+
+def test_branches_may_write_into_what_they_made():
+    module = Branching(lambda m, x: torch.cond(x.sum() > 0, lambda a: (a * 2).add_(1), lambda a: a - 1, (x,)))
+    x = torch.ones(3, 4)
+    torch.testing.assert_close(export(module, (x,)).module()(x), x * 2 + 1)
+
+
+SHARING = {
+    "an operand comes back": lambda m, x: torch.cond(x.sum() > 0, lambda a: a, lambda a: a - 1, (x,)),
+    "a view of it": lambda m, x: torch.cond(x.sum() > 0, lambda a: a.view(-1), lambda a: a.reshape(-1) * 2, (x,)),
+    "the same twice": lambda m, x: torch.cond(x.sum() > 0, lambda a: (a * 2,) * 2, lambda a: (a, a - 1), (x,))[1],
+    "operands over one memory": lambda m, x: torch.cond(
+        x.sum() > 0, lambda a, b: a @ b, lambda a, b: a @ b * 2, (x, x.T)
+    ),
+    "a loop that hands on": lambda m, x: while_loop(
+        lambda i, a, b: i < 3, lambda i, a, b: (i + 1, a, b + a), (torch.tensor(0), x, x * 2)
+    )[2],
+    "rows": lambda m, x: map_rows(lambda row: row, x),
+    "scan": lambda m, x: scan(lambda c, row: (c, row), torch.zeros(4), x)[1],
+}
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_results_of_branches_that_share_memory_are_values(name):
+    program = export(Branching(SHARING[name]), (torch.ones(3, 4),))
+    for x in (torch.ones(3, 4), -torch.ones(3, 4)):
+        wanted = program.module()(x)
+        torch.testing.assert_close(program.run_decompositions().module()(x), wanted)
+        torch.testing.assert_close(precast.compile(Branching(SHARING[name]), fullgraph=True)(x), wanted)

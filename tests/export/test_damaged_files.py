@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from precast.errors import ArtifactError
+from precast.errors import ArtifactError, MissingFileError
 from precast.export import ExportedProgram, export, load, save
 from tests.export.damage import ON_PURPOSE, RANDOM, members_of, resealed, with_program
 
@@ -75,8 +75,9 @@ def test_what_is_no_archive(data):
 
 
 def test_a_missing_or_empty_path(tmp_path):
-    with pytest.raises(ArtifactError, match="cannot be read"):
+    with pytest.raises(MissingFileError, match="cannot be read") as caught:
         load(tmp_path / "nothing.pt2")
+    assert isinstance(caught.value, FileNotFoundError)
     (tmp_path / "empty.pt2").touch()
     with pytest.raises(ArtifactError, match="cannot be read"):
         load(tmp_path / "empty.pt2")
@@ -148,7 +149,7 @@ def test_an_unknown_dtype_operator_and_function():
     for old, new, told in [
         ('"float32"', '"float33"', "float33"),
         ('"aten.mul.Tensor"', '"aten.moo.Tensor"', "aten.moo.Tensor"),
-        ('"aten.mul.Tensor"', '"os.system"', "no name of an operator"),
+        ('"aten.mul.Tensor"', '"os.system"', "not the name of an operator"),
         ('"higher_order.cond"', '"higher_order.print"', "no place"),
     ]:
         changed = json.loads(json.dumps(program()).replace(old, new))

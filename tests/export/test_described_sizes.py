@@ -1,5 +1,7 @@
 """Sizes and numbers described in other ways: names, PyTorch's dims, the tensors themselves, further calls, errors."""
 
+import io
+
 import pytest
 import torch
 from torch.export import Dim as TorchDim
@@ -131,3 +133,17 @@ def test_conditions_left_to_each_call():
 def test_relations_that_are_not_linear(written):
     with pytest.raises(NotImplementedError, match="increasing linear"):
         written(Dim("batch"))
+
+
+def test_floats_and_truth_values_are_told_from_whole_numbers_in_files_too():
+    def forward(x):
+        total = x.sum().item()
+        return total, total > 2, x.long()[0].item()
+
+    exported = export(Function(forward), (torch.ones(3),))
+    file = io.BytesIO()
+    save(exported, file)
+    for program in (exported, load(file)):
+        kinds = [type(spec.arg).__name__ for spec in program.graph_signature.output_specs]
+        assert kinds == ["SymFloatArgument", "SymBoolArgument", "SymIntArgument"]
+    assert load(file).module()(torch.ones(3)) == (3.0, True, 1)

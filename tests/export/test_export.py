@@ -131,8 +131,15 @@ def test_decompositions_on_the_way():
 
 
 def test_a_function_is_refused():
-    with pytest.raises(InputTypeError, match="given a function"):
+    with pytest.raises(InputTypeError, match="given an object of type function"):
         export(lambda x: x, (torch.ones(1),))
+
+
+def test_script_objects_are_refused_by_name():
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 2))
+    quantized = torch.ao.quantization.quantize_dynamic(layers, {torch.nn.Linear}, dtype=torch.qint8)
+    with pytest.raises(ExportError, match=r"LinearPackedParamsBase: 0\._packed_params\._packed_params"):
+        export(quantized, (torch.ones(3, 4),))
 
 
 def test_calling_a_program_tells_how_to_run_it():

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import precast
+import precast.runtime
 from precast.artifact import archive
 from precast.errors import ArtifactError, ExportError, InputTypeError, InputValueError
 from precast.export import Dim, ExportedProgram, export, load, save
@@ -143,6 +145,29 @@ def test_layouts_and_aliases_come_back():
     assert torch.equal(round_trip(exported).module()(x)[0], module(x)[0])
 
 
+@pytest.mark.parametrize("kind", ["negated", "negated and spread", "conjugate"])
+def test_state_that_torch_negates_or_conjugates_lazily(tmp_path, kind):
+    numbers = torch.tensor([1 + 2j, 3 - 4j, 5j]).conj()
+    state = {"negated": numbers.imag, "negated and spread": numbers.imag[1:2].expand(3), "conjugate": numbers}[kind]
+    assert state.is_neg() or state.is_conj()
+
+    class Uses(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("state", state)
+            self.constant = state
+
+        def forward(self, x):
+            return torch.view_as_real((x * self.state + self.constant) * (1 + 1j))
+
+    x = torch.tensor([1.0, 2.0, 3.0])
+    program = export(Uses(), (x,))
+    wanted = Uses()(x)
+    torch.testing.assert_close(round_trip(program).module()(x), wanted)
+    precast.package(program, path=tmp_path / "uses.precast")
+    torch.testing.assert_close(precast.runtime.load(tmp_path / "uses.precast")(x), wanted)
+
+
 def test_tied_parameters_stay_tied_and_are_stored_once():
     exported = everything()
     file = io.BytesIO()
@@ -244,7 +269,7 @@ def test_names_of_extra_files_are_plain(name):
 
 
 def test_extra_files_are_text():
-    with pytest.raises(InputTypeError, match="is a bytes"):
+    with pytest.raises(InputTypeError, match="is of type bytes"):
         save(export(Scale(), (torch.ones(3),)), io.BytesIO(), extra_files={"a": b""})
 
 
@@ -257,14 +282,14 @@ def test_opset_versions():
 
 
 def test_only_programs_are_saved():
-    with pytest.raises(TypeError, match="given a Scale"):
+    with pytest.raises(TypeError, match="given an object of type Scale"):
         save(Scale(), io.BytesIO())
 
 
 def test_only_files_are_written_and_read():
     with pytest.raises(InputTypeError, match="to write to"):
         save(export(Scale(), (torch.ones(3),)), 3)
-    with pytest.raises(ArtifactError, match="given a int"):
+    with pytest.raises(ArtifactError, match="given an object of type int"):
         load(3)
 
 

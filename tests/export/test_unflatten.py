@@ -167,7 +167,7 @@ def test_before_autograd_modes_show_the_recipe(method):
 
 
 def test_before_autograd_only_modules():
-    with pytest.raises(InputTypeError, match="given a function"):
+    with pytest.raises(InputTypeError, match="given an object of type function"):
         capture_pre_autograd_graph(lambda x: x, (torch.ones(1),))
 
 

@@ -123,7 +123,7 @@ def test_rules_of_the_ir_hold_too():
 def test_state_without_an_input_is_seen():
     exported = export(Scale(), (torch.ones(3),))
     exported.constants["stray"] = torch.ones(1)
-    with pytest.raises(VerifierError, match="'stray', which is no input"):
+    with pytest.raises(VerifierError, match="'stray', which is not an input"):
         exported.validate()
 
 
@@ -137,7 +137,7 @@ def test_missing_state_is_seen():
 def test_a_parameter_must_be_one():
     exported = export(Scale(), (torch.ones(3),))
     exported.state_dict["weight"] = torch.ones(3)
-    with pytest.raises(VerifierError, match="its tensor is none"):
+    with pytest.raises(VerifierError, match="its tensor is not"):
         exported.validate()
 
 

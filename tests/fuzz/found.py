@@ -468,4 +468,30 @@ FOUND: dict[str, Program] = {
         (Step(("v0",), "F.conv_transpose2d", (Name("x0"), Name("self.w0"), None)),),
         ("v0",),
     ),
+    # What one product took along as an operand was the result of another, which then went on growing after it.
+    "a_product_that_became_an_operand_of_another": Program(
+        (
+            Leaf("w0", "parameter", (16,)),
+            Leaf("w1", "parameter", (16, 1)),
+            Leaf("x0", "input", (3, 1)),
+        ),
+        (
+            Step(("v0",), ".mean", (Name("x0"), -1, True)),
+            Step(("v1",), "+", (Name("x0"), Name("v0"))),
+            Step(("v2",), "F.linear", (Name("x0"), Name("self.w1"), Name("self.w0"))),
+            Step(("v3",), ".flatten", (Name("v1"), 0, 1)),
+            Step(("v4",), ".transpose", (Name("v1"), -1, -2)),
+            Step(("v5",), "@", (Name("v1"), Name("v4"))),
+            Step(("v6",), "torch.sigmoid", (Name("v5"),)),
+        ),
+        ("v2", "v3", "v6"),
+    ),
+    "a_product_of_nothing_turned_round": Program(
+        (Leaf("w0", "parameter", (6,)), Leaf("w1", "parameter", (6, 0)), Leaf("x0", "input", (1, 3, 17, 0))),
+        (
+            Step(("v0",), ".flip", (Name("x0"), -1)),
+            Step(("v1",), "F.linear", (Name("v0"), Name("self.w1"), Name("self.w0"))),
+        ),
+        ("v1",),
+    ),
 }

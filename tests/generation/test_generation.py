@@ -147,7 +147,7 @@ def test_what_cannot_be_generated_is_told(gpt2, tmp_path):
     other = precast.package(torch.nn.ReLU(), (torch.ones(2),), path=tmp_path / "relu.precast")
     with pytest.raises(InputValueError, match="does not generate"):
         list(generate(load(other), [[1]], max_new_tokens=1))
-    with pytest.raises(InputTypeError, match="no language model"):
+    with pytest.raises(InputTypeError, match="not a language model"):
         precast.generation.package(torch.nn.Linear(2, 2), tmp_path / "no.precast")
     with pytest.raises(InputValueError, match="max_length is 5000"):
         precast.generation.package(language_model("gpt2"), tmp_path / "no.precast", max_length=5000)

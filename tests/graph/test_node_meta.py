@@ -27,7 +27,7 @@ def test_values_are_there_or_asked_for_in_vain():
 
 
 def test_one_tensor_is_promised():
-    with pytest.raises(AssertionError, match="gives tuple, not one tensor"):
+    with pytest.raises(AssertionError, match="returns tuple, not one tensor"):
         node_meta.tensor_of(node(val=(torch.ones(1), torch.ones(1))))
 
 

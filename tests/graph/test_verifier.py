@@ -100,7 +100,7 @@ def test_a_parameter_without_tensor():
 
 
 def test_a_tensor_without_input():
-    assert_breaks(sine().replace(state={"weight": torch.ones(2)}), "state is complete", "which is no input")
+    assert_breaks(sine().replace(state={"weight": torch.ones(2)}), "state is complete", "which is not an input")
 
 
 def test_a_write_in_a_functional_program():

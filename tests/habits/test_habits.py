@@ -13,6 +13,11 @@ def test_a_program_of_habits_is_eager(seed: int) -> None:
     check(Habits.of(seed), "nop")
 
 
+def test_a_scale_by_channel_that_is_one_number_expanded() -> None:
+    """Its load named the rows, too, which the loop over channels does not have."""
+    check(Habits(("GradientInside", "WarmUp", "AverageReplaced"), "flat", "tensor", ("train", "reset")), "native")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, _PROGRAMS, _AT_ONCE))
 def test_programs_of_habits_are_eager(first: int) -> None:

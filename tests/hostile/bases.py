@@ -70,6 +70,17 @@ class Looped(torch.nn.Module):
         return rotated.abs(), kept.nan_to_num(), torch.stack([chosen, counted]).as_strided((2, 2), (1, 2), 1)
 
 
+class Trained(torch.nn.Module):
+    """Statistics and drawn numbers, which a step keeps as state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm, self.drop = torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.2)
+
+    def forward(self, x: Any) -> Any:
+        return self.drop(self.norm(self.layer(x)).relu())
+
+
 def _mixed() -> Arguments:
     return ({"x": torch.ones(4, 3), "rows": torch.arange(4) % 7},), {"shift": 1.5}
 
@@ -117,6 +128,17 @@ def _package(module: Any, calls: Sequence[Arguments], shapes: Any = None, *, opt
         return Base(path.read_bytes(), True, tuple(each for call in calls for each in (call, _claiming(call))))
 
 
+def _step(*, options: dict[str, str]) -> Base:
+    """A saved step: an entry that writes its state, and one that reads it."""
+    model, batch = Trained(), torch.ones(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    loss_fn = lambda model, x: model(x).square().mean()  # noqa: E731
+    step = precast.train_step(model, loss_fn, optimizer, batch, skip_nonfinite=True, options=options)
+    with tempfile.TemporaryDirectory() as folder:
+        data = step.save(Path(folder) / "step.precast").read_bytes()
+    return Base(data, True, (((batch,), {}), _claiming(((batch,), {}))))
+
+
 @cache
 def bases(compiler: str | None = None) -> tuple[Base, ...]:
     """Programs and packages; the code in packages is built by that compiler."""
@@ -133,4 +155,5 @@ def bases(compiler: str | None = None) -> tuple[Base, ...]:
         _program(Looped(), _looped()),
         _package(mixed, [_mixed()], _mixed_shapes(), options=options),
         _package(entries, [_shaped()], options=options),
+        _step(options=options),
     )

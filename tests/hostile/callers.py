@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 import precast
+from precast.runtime.libraries import preload
 from precast.runtime.native import _NamedTensor, _OpenOptions, load_library
-from precast.runtime.onednn import preload
 from precast.runtime.tensors import CTensor
 from tests.hostile.arrays import Array, Weighted, expected, laid_out, released
 

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 
 from tests.models.judging import MODES, Verdict
 
@@ -26,7 +27,7 @@ does not run the model as our configuration makes it, or the mode makes no sense
 yet. Models that take images or sounds beside text are called with text; their parts for images and sounds are listed on
 their own.
 
-This page is written by `make architectures`, which goes on where it ended the last time.
+This page was written on {today} by `make architectures`, which goes on where it ended the last time.
 """
 
 
@@ -36,7 +37,7 @@ def page_of(results: Mapping[tuple[str, str], Verdict], names: Sequence[str]) ->
     judged = {name: verdicts for name, verdicts in known.items() if _is_judged(verdicts)}
     others = {name: verdicts["forward"] for name, verdicts in known.items() if verdicts and name not in judged}
     parts = [
-        _INTRODUCTION,
+        _INTRODUCTION.format(today=date.today()),
         f"## Totals\n\n{_totals(known)}",
         f"## Not equal\n\n{_reasons(judged, lambda status: status not in _SIGNS)}",
         f"## In pieces\n\n{_reasons(judged, lambda status: status == 'in pieces')}",
@@ -94,4 +95,5 @@ def _readable(reason: str) -> str:
     """A reason without the folders of the machine that it was found on, cut where the advice begins."""
     reason = re.sub(r"/\S*?/(site-packages|site|src)/", "", reason)
     reason = re.sub(r" (fix|Please note|Check out|You can install).*", "", reason)
-    return reason.replace("|", "\\|").replace("<", "\\<")[:300]
+    # Signs that Markdown would take for a column, a tag or a link.
+    return re.sub(r"[|<\[]", lambda sign: f"\\{sign[0]}", reason[:300])

@@ -189,5 +189,6 @@ def sizes_that_change(make_call: MakeCall) -> dict[str, dict[int, Dim | DerivedD
             elif size - shorter[name].shape[dimension] == 3:
                 sizes[name][dimension] = length if size == 12 else length + (size - 12)
             elif shorter[name].shape[dimension] != size:
-                sizes[name][dimension] = Dim(f"{name}_{dimension}", min=size // 3, max=size * 5)
+                # Sounds so short that one frame is left of them are another program: torch.export refuses them, too.
+                sizes[name][dimension] = Dim(f"{name}_{dimension}", min=size // 2, max=size * 5)
     return sizes

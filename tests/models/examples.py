@@ -24,6 +24,6 @@ class Example:
         """Switch the module to training or eval; whole layers are never dropped at random, as no graph can do that."""
         self.module.train(training)
         for module in self.module.modules():
-            if hasattr(module, "layerdrop"):
+            if hasattr(module, "layerdrop") or "layerdrop" in type(module).forward.__code__.co_names:
                 module.training = False
         return self

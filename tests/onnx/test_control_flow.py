@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.invoke_subgraph import invoke_subgraph
 from torch._higher_order_ops.map import map as map_over
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from precast.onnx import export
 from precast.trace.capture import Dim
@@ -75,6 +77,40 @@ def test_scans_take_any_length():
     program = export(Running(), (torch.randn(4, 3),), dynamic_shapes=({0: Dim("steps", min=2)},))
     x = torch.randn(9, 3)
     torch.testing.assert_close(program.call_as_model(x), Running()(x))
+
+
+def test_regions_that_are_compiled_once_are_where_they_are_called():
+    graph = make_fx(lambda x, weight: (torch.tanh(x @ weight) + 1,))(torch.ones(2, 3), torch.ones(3, 3))
+
+    def run(x, first, second):
+        (y,) = invoke_subgraph(graph, "gate", x, first)
+        return invoke_subgraph(graph, "gate", y, second)[0]
+
+    program = export(run, call := (torch.randn(2, 3), torch.randn(3, 3), torch.randn(3, 3)))
+    torch.testing.assert_close(program.call_as_model(*call), run(*call))
+    assert not program.model.functions
+
+
+@pytest.mark.parametrize("rows", [2, 5])
+def test_conditions_on_sizes_as_tensors(rows: int):
+    def run(x):
+        return torch.cond(torch.tensor(x.shape[0] > 3), lambda x: x.sin(), lambda x: x.cos(), (x,))
+
+    program = export(run, (torch.randn(4, 3),), dynamic_shapes=({0: "rows"},))
+    x = torch.randn(rows, 3)
+    torch.testing.assert_close(program.call_as_model(x), x.sin() if rows > 3 else x.cos())
+
+
+def test_a_scan_in_a_branch():
+    def run(x):
+        return torch.cond(x.sum() > 0, lambda x: scan(step, x[0] * 0, x, dim=0)[1], lambda x: x * 1, (x,))
+
+    def step(total, x):
+        return total + x, (total + x).clone()
+
+    program = export(run, (torch.randn(4, 3),))
+    for x in (torch.ones(4, 3), -torch.ones(4, 3)):
+        torch.testing.assert_close(program.call_as_model(x), run(x))
 
 
 def test_operators_inside_are_reported():

@@ -1,7 +1,5 @@
 """Requests that cannot be met are refused with the way out, and leave no file behind."""
 
-import os
-
 import pytest
 import torch
 from onnxscript import opset18 as op
@@ -71,13 +69,6 @@ def test_unwritable_place_is_told_before_any_work(tmp_path, name: str):
         export(never, X, path=tmp_path / name)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_read_only_folder(tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(InputValueError, match="cannot be written"):
-        export(torch.sin, X, path=tmp_path / "model.onnx")
-
-
 def test_two_dims_of_one_name():
     shapes = {"x": {0: Dim("n", max=8)}, "y": {0: Dim("n", max=9)}}
     with pytest.raises(InputValueError, match="'n'"):
@@ -117,7 +108,7 @@ def test_a_second_rule_for_one_operator_is_refused():
 
 
 def test_wrong_dynamic_shapes_are_told_by_capture():
-    with pytest.raises(InputValueError, match="no argument"):
+    with pytest.raises(InputValueError, match="not an argument"):
         export(nn.ReLU(), X, dynamic_shapes={"nobody": {0: Dim("n")}})
 
 

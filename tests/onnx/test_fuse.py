@@ -88,3 +88,23 @@ def test_attention_needs_four_dimensions():
 def test_attention_needs_softmax_along_keys():
     query = torch.randn(2, 4, 5, 8)
     assert "Attention" not in operators(lambda q: torch.softmax(q @ q.transpose(-1, -2), 1) @ q, query, opset=23)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + 1e-12,
+        lambda x: 1e-12 + x,
+        lambda x: x - 1e-10,
+        lambda x: x / (x.abs() + 1e-12),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_near_zero_are_not_taken_for_it(function, dtype: torch.dtype):
+    x = torch.zeros(2, dtype=dtype)
+    torch.testing.assert_close(export(function, (x,), verify=False)(x)[0], function(x), rtol=1e-6, atol=0)
+
+
+def test_what_changes_nothing_is_left_out():
+    program = export(lambda x: ((x + 0.0) * 1.0 - 0.0) / 1.0 + 2.0, (torch.ones(2),))
+    assert [node.op_type for node in program.model.graph] == ["Add"]

@@ -14,8 +14,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import precast
-from precast.errors import InputTypeError, InputValueError, OptionError, SymbolicShapeError
+from precast.errors import CallMismatchError, InputTypeError, InputValueError, OptionError
 from precast.onnx import ONNXProgram, export
+from precast.trace.capture import Dim
 
 
 class Scaled(nn.Module):
@@ -207,13 +208,37 @@ def test_axes_that_make_no_sense(axes):
         export(Scaled(), (X,), dynamic_axes=axes)
 
 
-def test_a_named_size_must_be_free():
-    with pytest.raises(SymbolicShapeError, match=r"x\.shape\[1\]"):
-        export(Scaled(), (X,), dynamic_shapes=({1: "width"},))
+def test_what_the_program_allows_is_exported_in_place_of_what_was_declared():
+    with pytest.warns(
+        UserWarning, match=r"x\.shape\[1\] must be the constant 4.*exported with what the program allows"
+    ):
+        program = export(Scaled(), (X,), dynamic_shapes=({1: "width"},))
+    assert list(program.model.graph.inputs[0].shape) == [1, 4]
+    with pytest.warns(UserWarning, match=r"rows must be in 6\.\."):
+        program = export(
+            lambda x: x * 2 if x.shape[0] >= 6 else x, (torch.ones(8),), dynamic_shapes=({0: Dim("rows")},)
+        )
+    assert str(program.model.graph.inputs[0].shape) == "[rows]"
+    with pytest.raises(CallMismatchError, match="rows in 6"):
+        program(torch.ones(5))
+
+
+def test_the_name_of_a_dim_goes_before_strings():
+    described = ({0: "first"}, {0: Dim("rows")})
+    with pytest.warns(UserWarning, match="# The axis name: first will not be used, since it shares .* axis: rows"):
+        program = export(lambda x, y: x + y, (torch.ones(3), torch.ones(3)), dynamic_shapes=described)
+    assert [str(value.shape) for value in program.model.graph.inputs] == ["[rows]", "[rows]"]
+
+
+def test_float4_selects_an_opset_that_has_it():
+    program = export(lambda: torch.empty([1], dtype=torch.float4_e2m1fn_x2), optimize=False)
+    (output,) = program.model.graph.outputs
+    assert (str(output.dtype), list(output.shape)) == ("FLOAT4E2M1", [2])
+    assert program.model.opset_imports[""] == 23
 
 
 def test_two_names_for_one_size_are_told():
-    with pytest.warns(UserWarning, match="'b' is not used"):
+    with pytest.warns(UserWarning, match="# The axis name: b will not be used"):
         export(lambda x, y: x + y, (torch.ones(3), torch.ones(3)), dynamic_shapes=({0: "a"}, {0: "b"}))
 
 

@@ -53,6 +53,32 @@ def test_weights_are_stored_as_whole_numbers(program):
         assert kinds == {"INT4" if scheme == "int4" else "INT8"}
 
 
+def images() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(16, 32, 3, padding=1, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, padding=1, groups=2, bias=False),
+        nn.ReLU(),
+        nn.ConvTranspose2d(32, 24, 3, stride=2),
+    ).eval()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "operators", "error"),
+    [("int8", ["DequantizeLinear"] * 3, 0.01), ("int4", ["DequantizeLinear"] * 3, 0.15),
+     ("dynamic_int8", ["ConvInteger"] * 2, 0.03)],
+)  # fmt: skip
+def test_convolutions(scheme, operators, error):
+    model, x = images(), torch.randn(2, 16, 9, 9)
+    small = export(model, (x,), dynamic_shapes=({0: "batch", 2: "height"},)).quantized(scheme)
+    kinds = [node.op_type for node in small.model.graph]
+    assert [kind for kind in kinds if kind in ("DequantizeLinear", "ConvInteger")] == operators
+    for call in (x, torch.randn(1, 16, 12, 9)):
+        (actual,), expected = small(call), model(call).detach()
+        assert float((actual - expected).norm() / expected.norm()) < error
+
+
 def test_the_original_stays_as_it_was(program):
     before = [node.op_type for node in program.model.graph]
     program.quantized("int8")

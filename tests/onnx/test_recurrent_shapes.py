@@ -21,6 +21,14 @@ def test_a_layer_is_one_node_of_any_length(operator: type[nn.RNNBase]):
     torch.testing.assert_close(program.call_as_model(x), model(x))
 
 
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True}, {"bias": False}])
+def test_a_projected_state_is_a_scan_of_any_length(options: dict[str, bool]):
+    model = nn.LSTM(3, 4, num_layers=2, proj_size=2, **options).eval()
+    program = export(model, (torch.randn(5, 2, 3),), dynamic_shapes={"input": {0: "first", 1: "second"}})
+    x = torch.randn(3, 4, 3)
+    torch.testing.assert_close(program.call_as_model(x), model(x))
+
+
 def test_torch_is_put_back_when_tracing_fails():
     kernels = dict(GRU.py_kernels)
     with pytest.raises(ZeroDivisionError), whole_recurrent_layers(nn.GRU(2, 2)):

@@ -38,3 +38,24 @@ def test_as_precise_as_a_float(name: str):
 def test_ends_and_poles(function):
     x = torch.tensor([0.0, -0.0, 1.0, -1.0, -2.0, math.nan])
     torch.testing.assert_close(export(function, (x,), verify=False).call_as_model(x), function(x), equal_nan=True)
+
+
+BESSEL = ("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "modified_bessel_k0", "scaled_modified_bessel_k1")
+
+
+@pytest.mark.parametrize("name", BESSEL)
+def test_bessel_functions_near_and_far(name: str):
+    function = getattr(torch.special, name)
+    x = torch.cat([torch.tensor([0.0, 1e-6, 13.99, 14.0, 49.9, 50.1, 1000.0]), torch.linspace(0.01, 40, 50)])
+    (actual,) = export(lambda x: function(x), (x,), verify=False)(x)
+    torch.testing.assert_close(actual.double(), function(x.double()), rtol=1e-5, atol=1e-6)
+
+
+def test_incomplete_gamma_functions():
+    torch.manual_seed(0)
+    shape = torch.cat([torch.rand(40) * 10, torch.rand(20) * 200, torch.tensor([0.0, 1.0, math.inf, -1.0, 5000.0])])
+    x = torch.cat([torch.rand(40) * 15, torch.rand(20) * 250, torch.tensor([1.0, 0.0, 3.0, 1.0, 5010.0])])
+    found = export(lambda a, x: (torch.igamma(a, x), torch.igammac(a, x)), (shape, x), verify=False)(shape, x)
+    for actual, function in zip(found, (torch.igamma, torch.igammac), strict=True):
+        expected = function(shape.double(), x.double())
+        torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-6, equal_nan=True)

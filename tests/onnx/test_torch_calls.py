@@ -9,11 +9,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from precast.onnx import ONNXProgram, export
-from tests.onnx import torch_calls_operators
+from tests.onnx import torch_calls_models, torch_calls_operators
 from tests.onnx.torch_calls import CALLS, Call
 
-QUICK_EVERY = 16
+QUICK_EVERY = 24
 assert torch_calls_operators.QUERY is not None, "importing it adds calls"
+assert torch_calls_models.Pair is not None, "this too"
 
 
 def exported(how: Any, call: Call, **options: Any) -> Any:

@@ -69,18 +69,6 @@ def test_short_types_are_run_where_onnxruntime_can(dtype):
     torch.testing.assert_close(back(X.to(dtype))[0], X.to(dtype).float())
 
 
-def test_where_onnxruntime_cannot_the_reason_is_told():
-    program = export(lambda x: x * 2, (X.bfloat16(),))
-    assert program.verification.checked == ("structure",)
-    assert "no kernels for its dtypes" in str(program.verification)
-
-
-def test_so_is_a_kernel_that_is_found_missing_while_it_runs():
-    index = torch.zeros(3, 4, dtype=torch.int64)
-    program = export(lambda x, i: x.scatter_add(0, i, x), (X.half(), index))
-    assert "no kernels for its dtypes" in str(program.verification)
-
-
 def test_two_numbers_in_a_byte():
     class Small(nn.Module):
         def __init__(self):
@@ -96,3 +84,26 @@ def test_two_numbers_in_a_byte():
     weight = program.model.graph.initializers["weight"].const_value
     assert weight.numpy().astype(np.float32)[1].tolist() == [1.5, 1.5, 2, 2, 3, 3]
     assert weight.tobytes() == Small().weight.view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y, z: (x | y, y & x, x ^ y, x & 3),
+        lambda x, y, z: (x // z, z // x, x.greater_equal(z), z.less_equal(x), x.not_equal(z)),
+        lambda x, y, z: (y.logical_or(x), torch.multiply(x, z), torch.subtract(z, x)),
+    ],
+)
+def test_operands_of_two_types_under_any_name(function):
+    x, y, z = torch.tensor([1, 2, 5]), torch.tensor([True, False, True]), torch.tensor([1.5, 2.0, -4.0])
+    torch.testing.assert_close(export(function, (x, y, z))(x, y, z), function(x, y, z))
+
+
+@pytest.mark.parametrize("name", ["hamming", "hann", "blackman", "bartlett", "kaiser"])
+@pytest.mark.parametrize("periodic", [True, False])
+def test_windows(name, periodic):
+    def window(x):
+        return getattr(torch, f"{name}_window")(x.shape[0], periodic) * x[:, 0]
+
+    program = export(window, (torch.ones(8, 2),))
+    torch.testing.assert_close(program(torch.ones(8, 2))[0], window(torch.ones(8, 2)), rtol=1e-6, atol=1e-7)

@@ -9,6 +9,8 @@ from torch.nn import functional
 
 from tests.onnx.torch_calls import DYNAMIC, Call, Run, call, floats, operator
 
+while_loop_operator = torch.ops.higher_order.while_loop
+
 # Attention
 
 QUERY, SHARED = floats(2, 4, 8, 16), floats(2, 2, 8, 16)
@@ -87,6 +89,20 @@ class Loop(nn.Module):
 @call
 def a_loop_with_weights() -> Call:
     return Call(Loop(), (torch.tensor(2), floats(3, 4)), {}, ((torch.tensor(5), floats(3, 4)),))
+
+
+@call
+def a_loop_in_a_loop() -> Call:
+    def inner(i, j, x):
+        return while_loop_operator(lambda i, j, x: j > 0, lambda i, j, x: (i.clone(), j - 1, x + 3.5), [i, j, x], [])
+
+    def outer(i, j, x):
+        i, j, x = inner(i, j, x)
+        return i - 1, j + 2, x / 2
+
+    model = Run(lambda i, j, x: while_loop_operator(lambda i, j, x: i > 0, outer, [i, j, x], []))
+    args = (torch.tensor(2), torch.tensor(3), floats(3))
+    return Call(model, args, {}, ((torch.tensor(3), torch.tensor(1), floats(3)),))
 
 
 def running_sum(carry: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

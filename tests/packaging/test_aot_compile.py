@@ -120,12 +120,12 @@ def test_assumptions_about_sizes_are_checked_unless_removed(tmp_path):
 
 
 def test_operators_that_need_torch_are_refused(tmp_path):
-    with pytest.raises(LoweringError, match="linalg_qr"):
-        precast.aot_compile(torch.linalg.qr, (torch.eye(2),), options={"output_path": tmp_path / "no.so"})
+    with pytest.raises(LoweringError, match="linalg_eig"):
+        precast.aot_compile(torch.linalg.eigvals, (torch.eye(2),), options={"output_path": tmp_path / "no.so"})
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("device", "message"), [("cuda", "made for the CPU"), ("cuda:1", "CPU"), ("tpu", "no device")])
+@pytest.mark.parametrize(("device", "message"), [("cuda", "made for the CPU"), ("cuda:1", "CPU"), ("tpu", "a device")])
 def test_other_devices_are_refused(library, device, message):
     with pytest.raises(InputValueError, match=message):
         precast.aot_load(library, device)

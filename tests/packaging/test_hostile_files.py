@@ -132,7 +132,7 @@ LIES = {
     "file missing": lambda m: m["files"].pop(CODE),
     "more files": lambda m: m["files"].update({"extra": {"size": 1, "sha256": "0" * 64}}) or m["targets"].clear(),
     "no entries": lambda m: m.update(entries=[]),
-    "version": lambda m: m.update(version=3),
+    "version": lambda m: m.update(version=4),
     "version kind": lambda m: m.update(version=[2]),
     "keys": lambda m: m.update(more=1),
     "huge tolerance": lambda m: entry_of(m)["samples"][0]["outputs"][0].update(tolerance=10**400),
@@ -322,12 +322,20 @@ def test_names_outside_the_folder_cannot_be_written_or_read(members, tmp_path):
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as evil:
         evil.writestr("../evil", b"")
-    with pytest.raises(ArtifactError, match="no plain relative path"):
+    with pytest.raises(ArtifactError, match="not a plain relative path"):
         precast.runtime.load(file.getvalue())
 
 
+def test_files_of_other_kinds_are_told_as_such(tmp_path):
+    torch.save(torch.nn.Linear(2, 2).state_dict(), tmp_path / "weights.pt")
+    with pytest.raises(ArtifactError, match=r"written by torch\.save"):
+        precast.runtime.load(tmp_path / "weights.pt")
+    with pytest.raises(ArtifactError, match=r"shared library(.|\n)*precast\.aot_load"):
+        precast.runtime.load(b"\x7fELF" + bytes(200))
+
+
 def test_what_is_no_file_is_refused():
-    with pytest.raises(precast.errors.InputTypeError, match="was given a int"):
+    with pytest.raises(precast.errors.InputTypeError, match="was given an object of type int"):
         precast.runtime.load(3)
     for threads in (0, -1, 1.5, "two"):
         with pytest.raises(precast.errors.InputValueError, match="threads cannot be"):

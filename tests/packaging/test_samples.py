@@ -122,3 +122,23 @@ def test_regions_without_gradients_are_sampled_in_double_precision_too(tmp_path)
 
     path = precast.package(function, (torch.randn(3, 3),), path=tmp_path / "model.precast")
     assert all(check.passed for check in precast.runtime.load(path).verify())
+
+
+def test_the_limits_of_double_precision_are_not_expected_of_floats(tmp_path):
+    class Bounded(torch.nn.Module):
+        def forward(self, x):
+            return torch.nan_to_num(torch.log(x))
+
+    precast.package(Bounded(), (torch.tensor([0.0, 1.0, torch.inf]),), path=tmp_path / "bounded.precast")
+    precast.runtime.load(tmp_path / "bounded.precast").verify()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8], ids=str)
+def test_shifts_of_whole_numbers(tmp_path, dtype):
+    class Shifts(torch.nn.Module):
+        def forward(self, x):
+            return x << 3, x >> 1, 1 << x, x << x, x >> x, x << 9, x >> 9
+
+    x = torch.tensor([0, 1, 3, 5, 100]).to(dtype)
+    precast.package(Shifts(), (x,), path=tmp_path / "shifts.precast", samples=False)
+    torch.testing.assert_close(precast.runtime.load(tmp_path / "shifts.precast")(x), Shifts()(x))

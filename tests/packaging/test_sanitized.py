@@ -23,9 +23,10 @@ from precast.export.serialize.document import to_document
 from precast.packaging.native_program import native_program
 from precast.packaging.package import own_copy, stored_places
 from precast.packaging.storages import SharedStorages
+from precast.packaging.traced_program import trace_program
 from precast.runtime.entry import Entry, flat_entries
 from precast.runtime.native import ABI_VERSION, OpenModel, load_library
-from precast.runtime.onednn import preload
+from precast.runtime.libraries import preload
 from precast.runtime.state import NativeState, State
 from tests.packaging.conftest import Normalized
 from tests.runtime.test_c_interface import OpenOptions
@@ -36,7 +37,8 @@ shapes = {"inputs": {"x": {0: Dim("batch", min=2, max=64)}}, "scale": None}
 document = to_document(export(Normalized(), *arguments, dynamic_shapes=shapes))
 storages = SharedStorages()
 _, names = storages.add("forward", document)
-native = native_program(own_copy(document), name="forward", state_names=names)
+traced = trace_program(own_copy(document), names)
+native = native_program(traced, name="forward", constant_names={})
 flags = ["-fsanitize=address,undefined", "-O1", "-fno-sanitize-recover=undefined"]
 sources = generate([native.entry], storages=stored_places(storages.state))
 library = build(sources, store=Store(folder, limit=2**30), extra_flags=flags)

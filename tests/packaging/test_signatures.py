@@ -15,7 +15,7 @@ import precast
 import precast.runtime
 from precast.artifact.archive import write_archive
 from precast.artifact.package import open_package
-from precast.errors import ArtifactError, InputTypeError, SignatureError, ToolMissingError
+from precast.errors import ArtifactError, InputTypeError, InputValueError, SignatureError, ToolMissingError
 from precast.runtime import load as load_model
 
 KEY, OTHER = (Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2))
@@ -55,7 +55,7 @@ def test_bytes_take_the_signature_beside_them(path):
 
 def test_another_key_is_refused_before_code_is_loaded(path, monkeypatch):
     monkeypatch.setitem(load_model.__globals__, "_native", lambda *_: pytest.fail("code was loaded"))
-    with pytest.raises(SignatureError, match="none of the keys"):
+    with pytest.raises(SignatureError, match="not one of the trusted keys"):
         precast.runtime.load(path, require_signature=OTHER.public_key())
 
 
@@ -121,6 +121,11 @@ def test_what_is_no_key_is_refused_before_anything_is_written(path, tmp_path):
     for key in (3, b"not a key", elliptic.public_key(), KEY):
         with pytest.raises(InputTypeError, match="key"):
             precast.runtime.load(path, require_signature=key)
+
+
+def test_a_key_that_is_not_there_is_named(path, tmp_path):
+    with pytest.raises(InputValueError, match=r"nowhere\.pem cannot be read"):
+        precast.runtime.load(path, require_signature=tmp_path / "nowhere.pem")
 
 
 def test_without_cryptography_nothing_is_taken_for_signed(path, monkeypatch):

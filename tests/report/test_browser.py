@@ -1,5 +1,8 @@
 """What people do with the page: look, search, fold, point, press keys. In headless Chromium."""
 
+import time
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -10,6 +13,7 @@ from tests.report.browser import Page, needs_chromium, open_browser
 from tests.report.networks import Deciding, Network
 
 pytestmark = [pytest.mark.slow, needs_chromium]
+READABLE = (Path(__file__).parent / "readable.js").read_text()
 SHOWN_NODES = "return document.querySelectorAll('.box:not(.group)').length"
 
 
@@ -132,6 +136,27 @@ def test_light_and_dark(page):
     before = page.script("return getComputedStyle(document.body).backgroundColor")
     page.press("t", on="body")
     assert page.script("return getComputedStyle(document.body).backgroundColor") != before
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_everything_can_be_read_and_nothing_is_cut_off(page, theme):
+    page.script("document.documentElement.dataset.theme = arguments[0]", theme)
+    titles = page.script("return [...document.querySelectorAll('nav a')].map(each => each.hash.slice(1))")
+    found = {}
+    for title in titles:
+        page.go(title)
+        # Colours fade from one to the other.
+        time.sleep(0.2)
+        found[title] = page.script(READABLE)
+    assert found == {title: [] for title in titles}
+
+
+def test_kernels_open_at_the_one_that_costs_most(page):
+    page.go("kernels")
+    times = "return precastPage.graph.steps.map(step => step.seconds)"
+    shown = int(page.script("return location.hash.split('.')[1]"))
+    assert page.script(times)[shown] == max(page.script(times))
+    assert page.count(".v-row[aria-selected=true]") == 1
 
 
 def test_the_flame_chart_zooms_into_what_is_clicked(page):

@@ -107,7 +107,7 @@ def test_what_torch_runs_tells_why():
         function = lambda x: torch.view_as_real(torch.view_as_complex(x).tanh())  # noqa: E731
         report = collect(function, (torch.ones(3, 2),), {}, calls=1)
     assert {each.kind for each in report.breaks} == {"torch"}
-    assert {each.why for each in report.breaks} == {"This has no rule for complex numbers."}
+    assert {each.why for each in report.breaks} == {"There is no rule for complex numbers."}
 
 
 def test_a_report_leaves_the_model_as_it_was():

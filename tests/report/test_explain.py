@@ -51,7 +51,7 @@ def test_a_compiled_module_explains_as_its_module():
 
 
 def test_only_callables_can_be_explained():
-    with pytest.raises(InputTypeError, match="got a int"):
+    with pytest.raises(InputTypeError, match="got an object of type int"):
         precast.explain(3)
 
 
@@ -99,6 +99,19 @@ def test_regions_of_a_program_in_pieces_are_listed_with_the_line_that_breaks_it(
     assert {"region": "0", "runs_in_python": False, "reason": "the first call"} in told.as_data()
     assert len(told.graphs) == 4
     assert model[1].calls == 0
+
+
+def test_a_program_in_pieces_runs_on_copies_of_its_arguments():
+    seen = []
+
+    def function(x, weight):
+        seen.append((x.tolist(), weight.tolist()))
+        return x @ weight if x.sum() > 0 else x
+
+    x, weight = torch.ones(1, 3), torch.full((3, 2), 2.0)
+    precast.explain(function, x, weight)
+    assert ([[1.0] * 3], [[2.0] * 2] * 3) in seen
+    assert torch.equal(x, torch.ones(1, 3))
 
 
 def test_a_program_that_is_one_graph_has_no_regions():

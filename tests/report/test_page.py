@@ -39,7 +39,7 @@ def test_text_of_a_model_cannot_become_a_part_of_the_page():
 
 def test_other_files_are_no_reports(tmp_path):
     (tmp_path / "other.html").write_text("<html></html>")
-    with pytest.raises(InputValueError, match="holds no data"):
+    with pytest.raises(InputValueError, match="does not contain the data"):
         read_page(tmp_path / "other.html")
 
 

@@ -107,7 +107,7 @@ def test_what_was_not_compiled_has_no_profile():
 def test_what_was_compiled_without_timers_has_no_times(tmp_path):
     plain = precast.compile(mix, options={"cache_directory": tmp_path})
     plain(torch.ones(8, 16), torch.ones(16, 4))
-    with pytest.raises(InputValueError, match="no times to tell"):
+    with pytest.raises(InputValueError, match="no times to report"):
         precast.profile(plain)
 
 

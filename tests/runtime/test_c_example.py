@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+import precast.runtime
+
 ROOT = Path(__file__).parents[2]
 ONEDNN = Path(sys.prefix) / "lib" / "libdnnl.so.3"
 WARNINGS = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-I", ROOT / "include"]
@@ -20,12 +22,16 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("example")
 
 
-@pytest.fixture(scope="module")
-def original(folder):
+def example():
     spec = importlib.util.spec_from_file_location("make_model", ROOT / "examples" / "make_model.py")
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
-    return made.make_model(folder)
+    return made
+
+
+@pytest.fixture(scope="module")
+def original(folder):
+    return example().make_model(folder)
 
 
 def example_rows(count):
@@ -57,6 +63,28 @@ def test_the_cpp_example_maps_weights_and_calls_from_several_threads(original, f
     rows = printed([program, ONEDNN, unpacked / "native/native/model.so", unpacked / "weights.safetensors"])
     expected = [original(example_rows(count)).detach()[0] for count in range(1, 5)]
     np.testing.assert_allclose(numbers(rows), torch.stack(expected), atol=2e-6)
+
+
+def training_batch(step):
+    number = (7 * step + 5 * np.arange(16)[:, None] + 3 * np.arange(4)) % 16
+    return (number / 16).astype(np.float32), (number / 64).sum(1, keepdims=True).astype(np.float32)
+
+
+@pytest.mark.slow
+def test_the_cpp_example_trains_as_python_does(folder):
+    path = example().make_step(folder)
+    source, program = ROOT / "examples" / "cpp" / "train_model.cpp", folder / "train_cpp"
+    subprocess.run(["c++", "-std=c++17", *WARNINGS, source, "-ldl", "-o", program], check=True)
+    library, weights = folder / "step" / "native/native/model.so", folder / "step" / "weights.safetensors"
+    lines = printed([program, ONEDNN, library, weights, "60"])
+    model, losses = precast.runtime.load(path), []
+    for step in range(60):
+        if step == 30:
+            model.state["optimizer.groups.0.lr"] = np.array(1e-3)
+        losses.append(float(model["train_step"](training_batch(step))))
+    found = [float(line.rpartition(" ")[2]) for line in lines]
+    np.testing.assert_allclose(found, [losses[step] for step in (0, 20, 40, 59)], rtol=1e-6)
+    assert losses[-1] < losses[0] / 3
 
 
 def test_the_header_is_valid_c_and_cpp():

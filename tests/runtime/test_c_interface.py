@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import precast
+from precast.runtime.libraries import preload
 from precast.runtime.native import ABI_VERSION, load_library
-from precast.runtime.onednn import preload
 from precast.runtime.tensors import CTensor
 
 OK, INVALID, MISMATCH = 0, 1, 2

@@ -17,8 +17,8 @@ from precast.artifact.package import MANIFEST, WEIGHTS, NativeCode, native_membe
 from precast.artifact.weights import Weight
 from precast.errors import ArtifactError
 from precast.native.describe import describe_entry
+from precast.runtime.libraries import preload
 from precast.runtime.native import load_library_bytes
-from precast.runtime.onednn import preload
 from tests.native.lowering.pipeline import build_entries, bullet_inputs, lowered, make_entry, tracer_bullet
 
 

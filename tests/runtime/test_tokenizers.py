@@ -26,7 +26,7 @@ def test_a_tokenizer_file_is_read(tmp_path):
 def test_what_is_no_tokenizer_is_refused(tmp_path):
     pytest.importorskip("tokenizers")
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(ArtifactError, match="no tokenizer"):
+    with pytest.raises(ArtifactError, match="not a tokenizer"):
         FileTokenizer(tmp_path / "other.json")
     with pytest.raises(ArtifactError, match="cannot be read"):
         FileTokenizer(tmp_path / "missing.json")

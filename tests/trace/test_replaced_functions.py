@@ -76,3 +76,14 @@ def test_grouped_products_of_float32(backend):
     rows, matrices = torch.randn(8, 16, requires_grad=True), torch.randn(3, 16, 32, requires_grad=True)
     ends = torch.tensor([3, 3, 8], dtype=torch.int32)
     assert_like_eager(lambda x, w, ends: torch._grouped_mm(x, w, offs=ends), rows, matrices, ends, backend=backend)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (9, 2), (2, 9), (3, 3, 3)], ids=str)
+@pytest.mark.parametrize("wrap", [False, True])
+def test_the_diagonal_of_a_view_is_filled(shape, wrap):
+    def fill(x):
+        y = x * 1
+        y[0].fill_diagonal_(2.0, wrap=wrap)
+        return y
+
+    assert_like_eager(fill, torch.zeros(2, *shape, requires_grad=True))

@@ -26,7 +26,7 @@ TEXTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def test_a_text_of_a_tensor_is_eagers(name: str) -> None:
     function = TEXTS[name]
     compiled = precast.compile(function, backend="nop")
-    with pytest.warns(precast.GraphBreakWarning, match="makes a text of a tensor"):
+    with pytest.warns(precast.GraphBreakWarning, match="converts a tensor to a string"):
         compiled(torch.tensor([1.0, 2.0]))
     for x in (torch.tensor([1.0, 2.0]), torch.tensor([-0.125, 1e9])):
         torch.testing.assert_close(compiled(x), function(x))
@@ -88,5 +88,7 @@ class Printing(torch.nn.Module):
 
 
 def test_export_names_the_line_and_the_way_out() -> None:
-    with pytest.raises(DataDependentError, match=r"makes a text of a tensor(.|\n)*print\(x\)(.|\n)*fix: Print what"):
+    with pytest.raises(
+        DataDependentError, match=r"converts a tensor to a string(.|\n)*print\(x\)(.|\n)*fix: Print the result"
+    ):
         precast.export(Printing(), (torch.ones(2),))

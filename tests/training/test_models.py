@@ -43,6 +43,24 @@ def convnext():
     return model, images(), lambda m, x: m(x).logits.logsumexp(1).mean()
 
 
+class Recurrent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.recurrent, self.last = torch.nn.LSTM(4, 5, batch_first=True), torch.nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.last(self.recurrent(x)[0])
+
+
+def test_recurrent_layers_train_as_in_eager():
+    generator = torch.Generator().manual_seed(0)
+    data = [torch.randn(3, 3, 4, generator=generator) for _ in range(3)]
+    adam = lambda model: torch.optim.Adam(model.parameters(), lr=0.01)  # noqa: E731
+    loss_fn = lambda model, x: (model(x) - x[..., :2]).square().mean()  # noqa: E731
+    assert_like_eager(Recurrent(), adam, loss_fn, data=data, backend="nop", tolerance=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [bert, gpt, resnet, convnext])
 def test_a_hundred_steps_of_a_model_are_eagers(make):

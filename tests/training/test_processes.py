@@ -122,7 +122,7 @@ def killed_and_continued(folder, seed):
     assert codes[rank] == -9
     for other in set(range(4)) - {rank}:
         assert codes[other] == 7, told
-        assert f"Process {rank} of 4 does not answer" in (folder / f"error-{other}.txt").read_text()
+        assert f"Process {rank} of 4 no longer responds" in (folder / f"error-{other}.txt").read_text()
     saved = int((folder / "saved").read_text())
     assert saved == number // 2 * 2
     codes, told = run(folder, 4, shard=shard, resume=True, **{"from": saved})

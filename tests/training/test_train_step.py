@@ -223,13 +223,6 @@ def test_a_batch_that_does_not_fit_changes_nothing():
     assert all(map(torch.equal, before, model.state_dict().values()))
 
 
-class Counting(torch.optim.SGD):
-    def step(self, closure=None):
-        for group in self.param_groups:
-            group["steps"] = group.get("steps", 0) + 1
-        return super().step(closure)
-
-
 def hooked(model):
     optimizer = torch.optim.SGD(model.parameters())
     optimizer.register_step_post_hook(lambda *_: None)
@@ -241,15 +234,25 @@ def with_gradient_hook(model):
     return torch.optim.SGD(model.parameters())
 
 
+class Wrapping(torch.optim.Optimizer):
+    def __init__(self, model):
+        self.inner = torch.optim.SGD(model.parameters())
+        super().__init__(model.parameters(), {"lr": 1.0})
+
+    def step(self, closure=None):
+        self.inner.step(closure)
+
+
 @pytest.mark.parametrize(
     ("make", "loss_fn", "settings", "words"),
     [
         (hooked, loss_of, {}, "hooks around its steps"),
         (with_gradient_hook, loss_of, {}, "hook on its gradient"),
-        (of(Counting), loss_of, {}, "counts"),
+        (of(torch.optim.LBFGS), loss_of, {}, "calls a closure"),
+        (Wrapping, loss_of, {}, "keeps an optimizer or parameters in its attribute 'inner'"),
         (of(torch.optim.SGD), lambda m, x: m(x), {}, "of shape"),
         (of(torch.optim.SGD), lambda m, x: x.sum(), {}, "depends on no parameter"),
-        (of(torch.optim.SGD), lambda m, x: 3.0, {}, "returned a float"),
+        (of(torch.optim.SGD), lambda m, x: 3.0, {}, "returned an object of type float"),
         (of(torch.optim.SGD), loss_of, {"accumulate": 3}, "3 equal parts"),
         (of(torch.optim.SGD), loss_of, {"accumulate": 0}, "accumulate cannot be"),
         (of(torch.optim.SGD), loss_of, {"grad_clip": -1.0}, "grad_clip cannot be"),
@@ -321,3 +324,32 @@ def test_gradients_from_before_are_no_part_of_a_step():
     precast.train_step(model, lambda model, batch: model(batch).mean(), optimizer, batch, backend="nop")(batch)
     torch.testing.assert_close(model.weight.detach(), wanted)
     assert model.weight.grad is before
+
+
+def orthogonal_in_double(gradient, ns_coefficients, ns_steps, eps):
+    """What Muon approximates in bfloat16, computed in float64."""
+    a, b, c = ns_coefficients
+    update = gradient.double() / gradient.double().norm().clamp(min=eps)
+    for _ in range(ns_steps):
+        gram = update @ update.T
+        update = a * update + (b * gram + c * gram @ gram) @ update
+    return update
+
+
+def test_muon_is_as_near_to_float64_as_eagers(monkeypatch):
+    x = torch.randn(32, 16, generator=torch.Generator().manual_seed(1))
+
+    def trained(dtype, is_compiled):
+        torch.manual_seed(4)
+        model = torch.nn.Sequential(*[torch.nn.Linear(16, 16, bias=False) for _ in range(2)]).to(dtype)
+        optimizer = torch.optim.Muon(model.parameters(), lr=0.02)
+        loss_fn = lambda model, x: (model(x).tanh() - x.sin()).square().mean()  # noqa: E731
+        step = precast.train_step(model, loss_fn, optimizer, x) if is_compiled else None
+        for _ in range(5):
+            step(x) if step else eager_step(model, loss_fn, optimizer, x.to(dtype))
+        return torch.cat([each.detach().double().flatten() for each in model.parameters()])
+
+    eager, mine = trained(torch.float32, False), trained(torch.float32, True)
+    monkeypatch.setattr("torch.optim._muon._zeropower_via_newtonschulz", orthogonal_in_double)
+    exact = trained(torch.float64, False)
+    assert (mine - exact).norm() <= 1.1 * (eager - exact).norm()

@@ -1,7 +1,8 @@
-"""A zip whose members are stored as they are, each at a multiple of 64 bytes: what is in it can be mapped in place."""
+"""A zip whose members are stored uncompressed, each aligned to 64 bytes, so that it can be mapped in place."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -14,7 +15,7 @@ from typing import Any, BinaryIO
 
 from precast.artifact.schema import damaged
 from precast.cache.partial import partial_file, replace_together
-from precast.errors import FileWriteError
+from precast.errors import ArtifactError, FileWriteError
 
 ALIGNMENT = 64
 MAX_MEMBERS = 1000
@@ -29,15 +30,15 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 Content = bytes | memoryview | Sequence[bytes | memoryview]
-"""What goes into a member: one piece, or several that follow one another and are never joined in memory."""
+"""The content of a member: one piece, or several that are concatenated without being joined in memory."""
 
 
 def write_archive(path: Path, members: Mapping[str, Content], *, beside: Mapping[str, bytes] | None = None) -> None:
     """Write all members, in this order. The file appears complete or not at all; equal members give equal bytes.
 
-    Files that lie `beside` it, told by what their names have behind its own, appear with it.
+    Files `beside` it, by the suffix that their names add to its own, appear together with it.
     """
-    with _told_failures(path), ExitStack() as stack:
+    with _reported_failures(path), ExitStack() as stack:
         moves: list[tuple[Path, Path]] = []
         for suffix, content in (beside or {}).items():
             target = Path(f"{path}{suffix}")
@@ -53,40 +54,51 @@ def write_archive(path: Path, members: Mapping[str, Content], *, beside: Mapping
 
 def write_file(path: Path, pieces: Sequence[bytes | memoryview]) -> None:
     """Write the pieces one after the other. The file appears complete or not at all."""
-    with _told_failures(path), partial_file(path) as (partial, file):
+    with _reported_failures(path), partial_file(path) as (partial, file):
         file.writelines(pieces)
         _finish(file)
         os.replace(partial, path)
 
 
+def check_folder(path: Path) -> None:
+    """Refuse a path in a folder that cannot be written to, before any work is done."""
+    with _reported_failures(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        folder = path.absolute().parent
+        folder.stat()
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+
 @contextmanager
-def _told_failures(path: Path) -> Iterator[None]:
+def _reported_failures(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
         raise FileWriteError(
             f"{path} cannot be written",
             why=f"{problem.strerror or problem} ({problem.filename or path})",
-            fix="name a file in a folder that is yours and has room; what was there before is there still",
+            fix="choose a path in an existing folder that you can write to; an existing file was left unchanged",
         ) from problem
 
 
 def _finish(file: BinaryIO) -> None:
-    """Have all that was written on disk."""
+    """Flush everything to disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def write_members(file: BinaryIO, members: Mapping[str, Content]) -> None:
-    """Write the archive to an open file that can seek, from where it stands."""
+    """Write the archive to an open seekable file, from its current position."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, content in members.items():
-            assert _SAFE_NAME.fullmatch(name), f"{name!r} is no name for a member"
+            assert _SAFE_NAME.fullmatch(name), f"{name!r} is not a valid name for a member"
             pieces = [content] if isinstance(content, (bytes, memoryview)) else content
             info = zipfile.ZipInfo(name, _TIME)
             info.create_system, info.external_attr = 3, 0o644 << 16
             info.file_size = sum(memoryview(piece).nbytes for piece in pieces)
-            # A field of zeros brings the data to the next multiple; its own header takes 4 bytes, sizes over 4 GB 20.
+            # A field of zeros pads the data to the next multiple; its own header takes 4 bytes, sizes over 4 GB 20.
             is_large = info.file_size > _LARGE
             start = file.tell() + _LOCAL_HEADER.size + len(name) + 4 + (20 if is_large else 0)
             padding = -start % ALIGNMENT
@@ -97,19 +109,25 @@ def write_members(file: BinaryIO, members: Mapping[str, Content]) -> None:
 
 
 def is_member_name(name: str) -> bool:
-    """Whether an archive may hold a member of that name: a plain relative path."""
+    """Whether an archive may have a member of that name: a plain relative path."""
     return _SAFE_NAME.fullmatch(name) is not None
 
 
 def read_archive(data: memoryview, *, is_torchs: bool = False) -> dict[str, memoryview]:
-    """The members, as windows on `data`. Nothing is trusted: names, sizes, offsets and overlaps are checked.
+    """The members, as slices of `data`. Nothing is trusted: names, sizes, offsets and overlaps are checked.
 
-    An archive that is torch's has a member for each tensor, hidden ones, and sizes that follow what they are of.
+    An archive that torch wrote has a member for each tensor, hidden members, and sizes after the data.
     """
     infos = _infos(data)
     most = MAX_TORCH_MEMBERS if is_torchs else MAX_MEMBERS
     if len(infos) > most:
         raise damaged(f"the archive has {len(infos)} members", f"at most {most} are allowed")
+    if not is_torchs and any(info.filename.endswith("/data.pkl") for info in infos):
+        raise ArtifactError(
+            "the file was written by torch.save, and is not a package",
+            why="it holds pickled objects, which Precast never loads",
+            fix="read it with torch.load, then package the model: precast.package(model, args, path='model.precast')",
+        )
     members: dict[str, memoryview] = {}
     end = 0
     for info in sorted(infos, key=lambda each: each.header_offset):
@@ -138,17 +156,27 @@ def _infos(data: memoryview) -> list[zipfile.ZipInfo]:
         NotImplementedError,
         UnicodeDecodeError,
     ) as problem:
-        raise damaged("the file is not a Precast archive", str(problem)) from problem
+        if bytes(data[:4]) == b"\x7fELF":
+            raise ArtifactError(
+                "the file is a shared library, not a package",
+                why="precast compile and precast.aot_compile write such files",
+                fix="open it with precast.aot_load",
+            ) from problem
+        raise ArtifactError(
+            "the file is not a Precast archive",
+            why=f"{str(problem)[:1].lower()}{str(problem)[1:]}",
+            fix="check that it is the right file, and that it was copied completely",
+        ) from problem
 
 
 def _check_member(info: zipfile.ZipInfo, data: memoryview, previous_end: int, *, is_torchs: bool) -> int:
-    """Where the member's bytes begin, once all about it is right."""
+    """The start of the member's bytes, once everything about it is checked."""
     name = info.filename
     if not (_TORCH_NAME if is_torchs else _SAFE_NAME).fullmatch(name):
-        raise damaged(f"the archive has a member {name!r}", "that is no plain relative path")
+        raise damaged(f"the archive has a member {name!r}", "that is not a plain relative path")
     allowed = 0x808 if is_torchs else 0x800
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & ~allowed or info.compress_size != info.file_size:
-        raise damaged(f"{name} is compressed or encrypted", "members are stored as they are")
+        raise damaged(f"{name} is compressed or encrypted", "members must be stored as they are")
     header = data[info.header_offset : info.header_offset + _LOCAL_HEADER.size]
     if info.header_offset < previous_end or len(header) != _LOCAL_HEADER.size:
         raise damaged(f"{name} begins outside the file or inside another member", "its offset is wrong")
@@ -164,7 +192,7 @@ def _check_member(info: zipfile.ZipInfo, data: memoryview, previous_end: int, *,
 
 
 def check_member(name: str, content: memoryview | bytes, size: int, sha256: str) -> None:
-    """Compare with what the manifest says."""
+    """Compare with the manifest."""
     if len(content) != size:
         raise damaged(f"{name} has {len(content)} bytes", f"the manifest says {size}")
     if hashlib.sha256(content).hexdigest() != sha256:
@@ -172,7 +200,7 @@ def check_member(name: str, content: memoryview | bytes, size: int, sha256: str)
 
 
 class _ReadOnly:
-    """Just enough of a file for `zipfile`, over memory, without copying all of it."""
+    """A minimal file for `zipfile`, over memory, without copying all of it."""
 
     def __init__(self, data: memoryview):
         self.data, self.position = data, 0
@@ -195,4 +223,4 @@ class _ReadOnly:
         return chunk
 
     def close(self) -> None:
-        """Nothing to close: the memory belongs to the caller."""
+        """Do nothing: the memory belongs to the caller."""

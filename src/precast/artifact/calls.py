@@ -1,6 +1,6 @@
-"""How an entry is called: the trees of its arguments and results, and what their leaves must be.
+"""The calling convention of an entry: the trees of its arguments and results, and the types of their leaves.
 
-Where arguments belong, and how calls that do not fit are refused: for files here, and for programs in ``graph.calls``.
+Also binds arguments, and refuses calls that do not fit: for files here, and for programs in ``graph.calls``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from precast.errors import ArgumentsError, CallMismatchError
 MAX_LEAVES = 100_000
 MAX_RANK = 16
 MAX_PARTS = 500_000
-"""How many parts all expressions of a call may have together: they are computed whenever it is called."""
+"""The maximal number of terms in all expressions of a call, which are evaluated at each call."""
 _NAME = Text(r"[^\x00-\x1f]{0,4096}")
 _SYMBOL = Text(r"[A-Za-z_]\w{0,100}")
 _BOUND = OneOf((Count(), NOTHING))
@@ -60,13 +60,13 @@ class TensorLeaf(NamedTuple):
 
 
 class SizeLeaf(NamedTuple):
-    """A leaf that is a whole number, which the expression must come to."""
+    """A leaf that is an integer, whose value must equal the expression."""
 
     expression: Json
 
 
 class ConstantLeaf(NamedTuple):
-    """A leaf that must be this value, or a result that always is."""
+    """A leaf that must have this value, or a result that always has."""
 
     value: Any
 
@@ -78,7 +78,7 @@ class OutputResult(NamedTuple):
 
 
 class NumberResult(NamedTuple):
-    """A result that is the one element of an output of the program, as a number of Python's."""
+    """A result that is a Python number, the one element of an output of the program."""
 
     number: int
 
@@ -93,7 +93,7 @@ def size_identifier(name: str) -> str:
 
 
 class SizeSymbol(NamedTuple):
-    """A free size: its symbol, what people call it, where it is first seen, and the sizes that it may have."""
+    """A free size: its symbol, the user's name for it, where it first occurs, and its range."""
 
     symbol: str
     name: str
@@ -110,7 +110,7 @@ class SizeSymbol(NamedTuple):
 
 
 class Guard(NamedTuple):
-    """A condition on sizes under which the program is valid, and the user's line that made it one."""
+    """A condition on sizes under which the program is valid, and the user's line that it comes from."""
 
     condition: Json
     at: str | None
@@ -131,17 +131,17 @@ class CallDescription:
 
     @cached_property
     def size_names(self) -> Mapping[str, str]:
-        """What people call each symbol."""
+        """The user's name of each symbol."""
         return {symbol.symbol: symbol.name for symbol in self.symbols}
 
     @cached_property
     def tensor_leaves(self) -> tuple[int, ...]:
-        """The numbers of the leaves that are handed to the program, in its order."""
+        """The numbers of the leaves that are passed to the program, in its order."""
         return tuple(n for n, leaf in enumerate(self.leaves) if not isinstance(leaf, ConstantLeaf))
 
 
 def read_call(content: Json, *, name: str) -> CallDescription:
-    """The description, with everything in it checked."""
+    """Read a description, checking everything in it."""
     check_shape(content, CALL_SHAPE, name)
     assert isinstance(content, dict), "checked"
     record: Any = content
@@ -166,7 +166,7 @@ def read_call(content: Json, *, name: str) -> CallDescription:
 
 
 def _sizes(record: Any) -> Iterator[Json]:
-    """All sizes of leaves and results, as far as those are in shape."""
+    """All sizes of leaves and results, as far as those are well-formed."""
     for each in (*record["leaves"], *record["results"]):
         match each:
             case {"tensor": {"shape": [*sizes]}}:
@@ -178,13 +178,13 @@ def _sizes(record: Any) -> Iterator[Json]:
 def _argument_tree(content: Json) -> Tree:
     tree = read_tree(content)
     if [child.kind for child in tree.children] != ["tuple", "dict"]:
-        raise damaged("the tree of arguments is not as it should be", "it holds positional and named arguments")
+        raise damaged("the tree of arguments is malformed", "it holds positional and named arguments")
     return tree
 
 
 def _pair(content: list[int]) -> tuple[int, int]:
     if len(content) != 2:
-        raise damaged("an update is not as it should be", "it is the number of an output and of a leaf")
+        raise damaged("an update is malformed", "it is the number of an output and of a leaf")
     return content[0], content[1]
 
 
@@ -209,7 +209,7 @@ def _sizes_of(leaf: Leaf | Result) -> tuple[Json, ...]:
 def _symbol(record: Any) -> SizeSymbol:
     bounds = record["range"]
     if len(bounds) != 2 or bounds[0] is None or (bounds[1] is not None and bounds[1] < bounds[0]):
-        raise damaged("the range of a size is not as it should be", f"it is {bounds}")
+        raise damaged("the range of a size is malformed", f"it is {bounds}")
     return SizeSymbol(record["symbol"], record["name"], record["seen_at"], *bounds)
 
 
@@ -221,7 +221,7 @@ def _leaf(content: Any) -> Leaf:
             return TensorLeaf(inside["dtype"], tuple(inside["shape"]))
         if kind in ("size", "constant"):
             return _size_or_constant(kind, inside)
-    raise damaged("a leaf is not as it should be", f"it is {brief(content)}")
+    raise damaged("a leaf is malformed", f"it is {brief(content)}")
 
 
 def _result(content: Any) -> Result:
@@ -232,7 +232,7 @@ def _result(content: Any) -> Result:
             return OutputResult(inside) if kind == "output" else NumberResult(inside)
         if kind in ("size", "constant"):
             return _size_or_constant(kind, inside)
-    raise damaged("a result is not as it should be", f"it is {brief(content)}")
+    raise damaged("a result is malformed", f"it is {brief(content)}")
 
 
 def _size_or_constant(kind: str, inside: Json) -> SizeLeaf | ConstantLeaf:
@@ -242,7 +242,7 @@ def _size_or_constant(kind: str, inside: Json) -> SizeLeaf | ConstantLeaf:
 def place_arguments(
     names: Sequence[str], keywords: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional arguments that were given by name, and the other way round, where the program has them."""
+    """Bind positional arguments that were passed by name, and vice versa, as the program has them."""
     while len(args) < len(names) and names[len(args)] in kwargs:
         args = (*args, kwargs.pop(names[len(args)]))
     missing = [key for key in keywords if key not in kwargs]
@@ -253,7 +253,7 @@ def place_arguments(
 
 
 def argument_path(names: Sequence[str], positional: bool, key: int | str) -> str:
-    """What the user calls one argument: its name, or its position where the names are not known."""
+    """The user's name for an argument, or its position if the names are not known."""
     if not positional:
         return str(key)
     assert isinstance(key, int), "positional arguments are numbered"
@@ -263,7 +263,7 @@ def argument_path(names: Sequence[str], positional: bool, key: int | str) -> str
 def check_arguments(
     names: Sequence[str], positional: int, keywords: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Refuse a call, once its arguments are placed, that lacks an argument or has one too many; name it."""
+    """Refuse a bound call that lacks an argument or has one too many, and name it."""
     given = [argument_path(names, True, number) for number in range(len(args))]
     wanted = [argument_path(names, True, number) for number in range(positional)]
     missing = [*wanted[len(given) :], *(key for key in keywords if key not in kwargs)]
@@ -280,8 +280,8 @@ def check_arguments(
         what = f"Got {len(args)} positional arguments instead of {positional}."
     raise ArgumentsError(
         what,
-        why=f"the program takes ({takes}); an argument that was left to its default in the example is a constant",
-        fix="Pass these arguments, or capture again with the others.",
+        why=f"the program takes ({takes}); arguments that the example call left out are constants",
+        fix="Pass exactly these arguments, or capture the program again with the others in the example.",
     )
 
 
@@ -297,21 +297,21 @@ def other_constant(path: str, value: object, expected: object) -> CallMismatchEr
     return CallMismatchError(
         f"{path} is {value!r}, but the program was captured with {expected!r}.",
         why="Python values are constants of a captured program",
-        fix="Pass the same value, or capture again.",
+        fix="Pass the same value, or capture the program again with this one.",
     )
 
 
 def other_tensor(path: str, came: str, needed: str) -> CallMismatchError:
     return CallMismatchError(
         f"{path} {came}, but the program was captured with {needed}.",
-        why="the program's code was made for what the example was",
-        fix="Pass a tensor of that kind, or capture again.",
+        why="its code was generated for the type, device and number of dimensions of the example",
+        fix="Convert the argument, or capture the program again with such an example.",
     )
 
 
 def other_sizes(wrong: Sequence[str]) -> CallMismatchError:
     return CallMismatchError(
         f"Guard failed: {'; '.join(wrong)}.",
-        why="the program is valid for the sizes that it was captured for",
-        fix="Pass tensors of such sizes, or capture again with other dynamic_shapes.",
+        why="the program is valid for the sizes that it was captured with",
+        fix="Pass tensors of these sizes, or capture it again with dynamic_shapes that include the new ones.",
     )

@@ -1,8 +1,8 @@
 """Plain values as JSON, in files and in caches. Never imports torch.
 
-Numbers, booleans, null and lists stand for themselves; the rest is tagged: ``{"str": "x"}``, ``{"tuple": [1, 2]}``.
-Bare text is a reference, such as to a node, where there is something to refer to. Who has more kinds of values (torch's
-dtypes, classes, …) makes a codec with a table of them: ``graph.constants`` has torch's.
+Numbers, booleans, null and lists represent themselves; the rest is tagged: ``{"str": "x"}``, ``{"tuple": [1, 2]}``.
+Bare text is a reference, for example to a node, where references are possible. For further kinds of values (torch's
+dtypes, classes, …), make a codec with a table of them: ``graph.constants`` has torch's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Resolve = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class Named:
-    """Something of torch's that only has a name here: ``dtype float32``. Equal to torch's own object of that name."""
+    """A value of torch's, represented by its name: ``dtype float32``. Equal to torch's own object of that name."""
 
     kind: str
     name: str
@@ -43,9 +43,9 @@ class Named:
 
 
 def is_same_constant(expected: object, value: object) -> bool:
-    """Whether a value is the one that a program was captured with.
+    """Whether a value equals the one that a program was captured with.
 
-    True == 1 == 1.0 for Python, but not for the program; nor are 0.0 and -0.0 one number, but NaN is itself.
+    True == 1 == 1.0 in Python, but not for the program; 0.0 and -0.0 differ too, but NaN equals itself.
     """
     if isinstance(expected, Named):
         return expected == value
@@ -55,7 +55,7 @@ def is_same_constant(expected: object, value: object) -> bool:
 
 
 class Kind(NamedTuple):
-    """Values beyond Python's plain ones: of which types they are, and the text or plain value that stands for them."""
+    """Further kinds of values: their types, and the text or plain value that represents them."""
 
     types: tuple[type, ...]
     write: Callable[[Any], Any]
@@ -64,13 +64,13 @@ class Kind(NamedTuple):
 
 
 class ConstantCodec:
-    """Writes and reads plain values, and those of further kinds by their tags; no file can make it do more."""
+    """Writes and reads plain values, and those of further kinds by their tags; files can make it do nothing else."""
 
     def __init__(self, kinds: Mapping[str, Kind], tuples: tuple[type, ...] = (tuple,)):
         self.kinds, self._tuples = kinds, tuples
 
     def write(self, value: Any, reference: Reference = lambda value: None) -> Json:
-        """The JSON form of a constant; ``reference`` names what is stored elsewhere."""
+        """The JSON form of a constant; ``reference`` names objects that are stored elsewhere."""
         if (name := reference(value)) is not None:
             return name
         if value is None or isinstance(value, bool | int):
@@ -107,7 +107,7 @@ class ConstantCodec:
         )
 
     def read(self, content: Json, resolve: Resolve | None = None, depth: int = 0) -> Any:
-        """The value again; ``resolve`` finds what a reference names. Whatever is unknown in it is a damaged file."""
+        """Read a value; ``resolve`` finds the object of a reference. Anything unknown means a damaged file."""
         if depth > MAX_DEPTH:
             raise damaged("a value is nested too deeply", f"more than {MAX_DEPTH} levels")
         if content is None or isinstance(content, bool | int | float):
@@ -155,11 +155,11 @@ class ConstantCodec:
 
 def _named(kind: str, name: str) -> Named:
     if len(name) > 200:
-        raise ValueError("that is no name of anything")
+        raise ValueError("that is not a known name")
     return Named(kind, name)
 
 
 NAMED = ConstantCodec(
     {kind: Kind((), str, partial(_named, kind)) for kind in ("dtype", "layout", "format", "device", "operator")}
 )
-"""What is torch's has only a name here."""
+"""Represents torch's values by their names."""

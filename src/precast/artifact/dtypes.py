@@ -1,4 +1,4 @@
-"""The element types of tensors in files and compiled code, under their short names: the one table of them.
+"""The one table of element types in files and compiled code, by their short names.
 
 Never imports torch: ``graph.tensor_spec`` has torch's own objects by these names.
 """
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class ElementType(NamedTuple):
-    """An element type: what DLPack calls it, what numpy and torch call it, and numpy's type that carries its bits."""
+    """An element type: its names in DLPack, numpy and torch, and numpy's type that carries its bits."""
 
     code: int
     bits: int
@@ -22,7 +22,7 @@ class ElementType(NamedTuple):
 
     @property
     def is_complex(self) -> bool:
-        """Whether it is held at the border of programs alone: inside, complex numbers are pairs of real ones."""
+        """Whether it exists only at the boundary of programs: inside, complex numbers are pairs of real ones."""
         return self.code == 5
 
     @property
@@ -45,4 +45,4 @@ DTYPES = {
     "c128": ElementType(5, 128, "complex128", "<c16"),
 }
 SHORT_NAMES = {each.name: short for short, each in DTYPES.items()}
-"""What numpy and torch call an element type → its short name."""
+"""Numpy's and torch's name of an element type → its short name."""

@@ -1,7 +1,7 @@
-"""Expressions over size symbols as they stand in files: ``["Add", 1, ["Mul", 2, "s0"]]`` is ``2*s0 + 1``.
+"""Expressions over size symbols in files: ``["Add", 1, ["Mul", 2, "s0"]]`` is ``2*s0 + 1``.
 
-The form is that of ``precast.export``; here it is checked and computed with whole numbers and fractions alone.
-What is checked is bounded: in its length, and in how many digits any number in it can have, whatever sizes are.
+The form is that of ``precast.export``; here expressions are checked, and evaluated with integers and fractions only.
+Their length is bounded, and so are the digits of any intermediate number, whatever the sizes are.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from precast.errors import ArtifactError
 MAX_DEPTH = 50
 MAX_ARGUMENTS = 200
 MAX_PARTS = 5000
-"""How many numbers, symbols and functions one expression may have."""
+"""The maximal number of numbers, symbols and functions in one expression."""
 MAX_EXPONENT = 64
 MAX_NUMBER = 2**128
 MAX_BITS = 4096
-"""How many binary digits a number may have while it is computed, sizes being numbers of 64."""
+"""The maximal number of binary digits of an intermediate number; sizes have 64."""
 _SIZE_BITS = 64
 
 Number = Any
-"""An int, a Fraction, a bool, or infinity as a float: Python's tower of numbers has no type of its own."""
+"""An int, a Fraction, a bool, or infinity as a float: Python's numeric tower has no common type."""
 Binding = Mapping[str, int]
-"""The size that each symbol has."""
+"""The value of each symbol."""
 
 
 def _divide(numerator: Number, denominator: Number) -> Number:
@@ -41,12 +41,12 @@ def _floor_divide(numerator: Number, denominator: Number) -> Number:
 
 def _power(base: Number, exponent: Number) -> Number:
     if abs(exponent) > MAX_EXPONENT:
-        raise OverflowError("a huge power")
+        raise OverflowError("the power is too large")
     return Fraction(base) ** Fraction(exponent)
 
 
 def _truncated_remainder(numerator: Number, denominator: Number) -> Number:
-    """The remainder as torch's ``Mod`` and Python's have it for the sizes that occur, which are not negative."""
+    """The remainder of torch's ``Mod``, which equals Python's for non-negative sizes."""
     return numerator % denominator
 
 
@@ -59,7 +59,7 @@ def _piecewise(*pairs: Any) -> Number:
         if condition:
             chosen: Number = value
             return chosen
-    raise ZeroDivisionError("no piece holds")
+    raise ZeroDivisionError("no case applies")
 
 
 def _shift_left(value: Number, places: Number) -> Number:
@@ -93,7 +93,7 @@ def _is_dense(*numbers: Number) -> Number:
 
 
 _ANY = (1, MAX_ARGUMENTS)
-# Function → (least and most arguments, what it computes).
+# Function → (minimal and maximal number of arguments, implementation).
 _FUNCTIONS: dict[str, tuple[tuple[int, int], Callable[..., Number]]] = {
     "Add": (_ANY, lambda *parts: sum(parts)),
     "Mul": (_ANY, lambda *parts: math.prod(parts)),
@@ -152,7 +152,7 @@ _OPERATORS = {
 
 
 _COUNTED = ("Pow", "PowByNatural", "FloatPow", "LShift", "RShift", "RoundDecimal")
-"""Functions whose second argument says how often the first is multiplied by something: never a size."""
+"""Functions whose second argument is an exponent or a shift: it must be a literal, never a size."""
 _FLOAT = re.compile(r"[+-]?0x[01]\.[0-9a-f]{1,16}p[+-]?[0-9]{1,4}|[+-]?(inf|nan)")
 
 
@@ -161,18 +161,18 @@ _WHOLE = ("FloorDiv", "CleanDiv", "CeilDiv", "floor", "FloorToInt", "ceiling", "
 
 
 def check_expression(content: Json, symbols: Collection[str]) -> int:
-    """Raise unless this is a bounded expression over these symbols; gives how many parts it has."""
+    """Raise unless this is a bounded expression over these symbols; returns its number of parts."""
     walk = _Walk(symbols)
     walk.digits(content, 0)
     return walk.parts
 
 
 Digits = tuple[int, int]
-"""How many binary digits the numerator and the denominator of a number have at most."""
+"""The maximal number of binary digits of a number's numerator and denominator."""
 
 
 class _Walk:
-    """One walk over an expression: that all in it is known, how long it is, and how large numbers can become."""
+    """One traversal of an expression, checking that everything is known, its length, and the magnitude of numbers."""
 
     def __init__(self, symbols: Collection[str]):
         self.symbols, self.parts = symbols, 0
@@ -211,7 +211,7 @@ class _Walk:
     def _function(self, name: str, arguments: list[Json], depth: int) -> Digits:
         least, most = _FUNCTIONS[name][0] if name in _FUNCTIONS else (1, 0)
         if not least <= len(arguments) <= most:
-            raise damaged(f"an expression uses {name[:80]!r}", "no such function of so many sizes is known")
+            raise damaged(f"an expression uses {name[:80]!r}", "no function of this name and arity is known")
         if name in _COUNTED:
             above, below = self.digits(arguments[0], depth + 1)
             times = self._times(name, arguments[1])
@@ -228,7 +228,7 @@ class _Walk:
         return max(aboves) + sum(belows) + len(parts).bit_length(), sum(belows)
 
     def _times(self, name: str, content: Json) -> int:
-        """How often something is multiplied: a number that is written down."""
+        """An exponent or shift, which must be a literal number."""
         self.parts += 1
         match content:
             case bool():
@@ -239,15 +239,15 @@ class _Walk:
                 return max(abs(above), abs(below))
             case ["Float", str(text)] if _FLOAT.fullmatch(text):
                 return MAX_EXPONENT if abs(float.fromhex(text)) <= MAX_EXPONENT else MAX_BITS
-        raise damaged(f"an expression uses {name} with {brief(content)}", "that is no small number")
+        raise damaged(f"an expression uses {name} with {brief(content)}", "that is not a small number")
 
 
 def _misshapen(why: str) -> ArtifactError:
-    return damaged("an expression over sizes is not as it should be", why)
+    return damaged("an expression over sizes is malformed", why)
 
 
 def symbols_of(content: Json) -> Iterator[str]:
-    """The symbols in an expression that was checked, as often as they occur."""
+    """The symbols in a checked expression, as often as they occur."""
     if isinstance(content, str):
         yield content
     elif isinstance(content, list) and content[0] != "Float":
@@ -256,7 +256,7 @@ def symbols_of(content: Json) -> Iterator[str]:
 
 
 def evaluate(content: Json, binding: Binding) -> Number:
-    """What an expression that was checked comes to; ``ArithmeticError`` where it has no value."""
+    """The value of a checked expression; ``ArithmeticError`` if it has none."""
     if isinstance(content, int):
         return content
     if isinstance(content, str):
@@ -280,19 +280,19 @@ def evaluate(content: Json, binding: Binding) -> Number:
 
 
 def whole_number(content: Json, binding: Binding) -> int:
-    """What an expression comes to where it is a size."""
+    """The value of an expression that is a size."""
     number = evaluate(content, binding)
     try:
         whole = int(number)
     except (TypeError, ValueError) as problem:
         raise ArithmeticError(str(problem)) from problem
     if number != whole:
-        raise ArithmeticError(f"{expression_text(content)} is {number}, no whole number")
+        raise ArithmeticError(f"{expression_text(content)} is {number}, not a whole number")
     return whole
 
 
 def holds(condition: Json, binding: Binding) -> bool:
-    """Whether a condition is true; one that has no value is not."""
+    """Whether a condition is true; one without a value is not."""
     try:
         return bool(evaluate(condition, binding))
     except ArithmeticError:
@@ -300,7 +300,7 @@ def holds(condition: Json, binding: Binding) -> bool:
 
 
 def solve(content: Json, symbol: str, came: int, binding: Binding) -> int | None:
-    """The size of `symbol` that makes an expression `came`; None if there is none, or it is not linear in it."""
+    """The value of `symbol` for which an expression equals `came`; None if there is none, or it is not linear."""
     try:
         start, next_ = (evaluate(content, {**binding, symbol: size}) for size in (0, 1))
         slope = next_ - start
@@ -313,7 +313,7 @@ def solve(content: Json, symbol: str, came: int, binding: Binding) -> int | None
 
 
 def expression_text(content: Json, names: Mapping[str, str] | None = None) -> str:
-    """An expression as people write it."""
+    """An expression in the usual notation."""
     if isinstance(content, str):
         return (names or {}).get(content, content)
     if not isinstance(content, list):

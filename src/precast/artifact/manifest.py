@@ -1,6 +1,6 @@
-"""What a file says about itself: version, entries, state, targets, and the size and hash of everything in it.
+"""The manifest of a file: version, entries, state, targets, and the size and hash of every member.
 
-What one entry of a model takes and gives, as its library and the manifest describe it.
+Also the inputs and outputs of an entry, as its library and the manifest describe them.
 """
 
 from __future__ import annotations
@@ -85,25 +85,25 @@ class TensorDescription:
 
 
 class EntryDescription(NamedTuple):
-    """What one entry takes and gives, and what it updates of the model's state."""
+    """An entry's inputs and outputs, and the state that it updates."""
 
     name: str
     inputs: tuple[TensorDescription, ...]
     weights: tuple[TensorDescription, ...]
     outputs: tuple[TensorDescription, ...]
     updates: tuple[TensorDescription, ...] = ()
-    # Whether sizes of outputs depend on data: they are known once the entry has run.
+    # Whether sizes of outputs are data-dependent: they are known once the entry has run.
     finds_sizes: bool = False
 
 
 def parse_entry(text: str | bytes, *, is_checked: bool = True) -> EntryDescription:
-    """An entry's description as the C interface gives it; one from code that this machine made need not be checked."""
+    """Parse an entry's description from the C interface; that of code built by this machine need not be checked."""
     content = parse_json(text, ENTRY_SHAPE, name="the entry's description") if is_checked else json.loads(text)
     return entry_description(content)
 
 
 def entry_description(content: Any) -> EntryDescription:
-    """An entry as checked data describes it."""
+    """An entry from checked data."""
     tensors = {kind: tuple(map(_tensor, content[kind])) for kind in ("inputs", "weights", "outputs", "updates")}
     given = {"max", "min", *(size["name"] for size in content["sizes"])}
     texts = [size for each in tensors["outputs"] for size in each.shape if isinstance(size, str)]
@@ -121,9 +121,12 @@ def _tensor(content: Any) -> TensorDescription:
 
 FORMAT = "precast"
 FORMAT_VERSION = 2
+GPU_VERSION = 3
+"""The format version of files with code for GPUs: older runtimes must not mistake it for a processor's."""
 """Version log: 1 (2026-11) the first: members and their hashes, as exported programs have them. 2 (2026-11): entries
-with their calls, programs and samples, the model's state, targets with the processor features that they need."""
-READABLE_VERSIONS = (1, 2)
+with their calls, programs and samples, the model's state, targets with the processor features that they need.
+3 (2026-11): targets may be GPUs, ``cuda:sm_90``; files without them are still of version 2."""
+READABLE_VERSIONS = (1, 2, 3)
 
 _FILE_NAME = Text(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,4}")
 _FILES = MapOf(_FILE_NAME, {"size": Count(), "sha256": Text(r"[0-9a-f]{64}")}, 1000)
@@ -147,7 +150,7 @@ _STATE: Shape = {
     "offset": Count(2**48),
 }
 _TARGET: Shape = {
-    "name": Text(r"[a-z0-9][a-z0-9._-]{0,60}"),
+    "name": Text(r"[a-z0-9][a-z0-9._-]{0,60}|cuda:sm_[0-9]{2,3}"),
     "file": OneOf((_FILE_NAME, NOTHING)),
     "features": ListOf(Text(r"[a-z0-9_]{1,40}"), 300),
 }
@@ -172,14 +175,14 @@ _FIRST_VERSION: Shape = {
 
 
 class SampleOutput(NamedTuple):
-    """An expected output: which stored tensor it is, and by how much a right result may differ from it."""
+    """An expected output: its stored tensor, and its tolerance."""
 
     tensor: str
     tolerance: float
 
 
 class Sample(NamedTuple):
-    """Inputs to try an entry with: names of stored tensors, or whole numbers; and the outputs that it must give."""
+    """Inputs for an entry: names of stored tensors, or integers; and the expected outputs."""
 
     inputs: tuple[str | int, ...]
     outputs: tuple[SampleOutput, ...]
@@ -188,8 +191,8 @@ class Sample(NamedTuple):
 class PackedEntry(NamedTuple):
     """One entry of a file.
 
-    ``call`` is the original signature; an entry without one takes and gives flat tensors. ``program`` names the member
-    that holds the exported program, whose own names for the state ``state_names`` maps to the model's.
+    ``call`` is the original signature; an entry without one takes and returns flat tensors. ``program`` names the
+    member that holds the exported program, whose own names for the state ``state_names`` maps to the model's.
     """
 
     interface: EntryDescription
@@ -204,7 +207,7 @@ class PackedEntry(NamedTuple):
 
 
 class StateRecord(NamedTuple):
-    """Where a tensor of the model's state lies: in which stored weight, from which element, with which strides."""
+    """Where a tensor of the model's state is stored: in which weight, at which offset, with which strides."""
 
     storage: str
     dtype: str
@@ -214,7 +217,7 @@ class StateRecord(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Native code for processors that have all of these features; without a file, it is where the manifest is."""
+    """Native code for processors that have all of these features; without a file, it contains the manifest itself."""
 
     name: str
     file: str | None
@@ -240,7 +243,7 @@ class Manifest(NamedTuple):
 
 
 def parse_manifest(text: str | bytes) -> Manifest:
-    """Read a manifest, refusing another format, another version, or anything out of shape."""
+    """Read a manifest, refusing other formats, other versions, and anything malformed."""
     head = parse_json(text, MapOf(Text(r"\w{1,100}"), ANYTHING, 100), name="manifest.json")
     assert isinstance(head, dict)
     version = head.get("version")
@@ -273,11 +276,12 @@ def manifest_text(
     libraries: Sequence[str] = (),
     made_with: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The manifest as it stands in the file; the same for the same content."""
+    """The text of the manifest in the file, deterministic for equal content."""
+    is_for_gpus = any(isinstance(each, dict) and str(each["name"]).startswith("cuda:") for each in targets)
     records = {name: {"size": record.size, "sha256": record.sha256} for name, record in sorted(files.items())}
     content = {
         "format": FORMAT,
-        "version": FORMAT_VERSION,
+        "version": GPU_VERSION if is_for_gpus else FORMAT_VERSION,
         "entries": list(entries),
         "state": dict(state or {}),
         "targets": list(targets),
@@ -289,7 +293,7 @@ def manifest_text(
 
 
 def packed_entry(interface: Json, **parts: Json) -> Json:
-    """An entry as the manifest holds it; parts are those of ``PackedEntry``."""
+    """An entry in the form of the manifest; parts are those of ``PackedEntry``."""
     empty: dict[str, Json] = {"call": None, "program": None, "state_names": {}, "samples": []}
     return {"interface": interface, **empty, **parts}
 
@@ -326,7 +330,7 @@ def _entry(content: Any) -> PackedEntry:
 
 
 def _check_call(interface: EntryDescription, call: CallDescription) -> None:
-    """A call must hand over exactly what the entry takes, and ask for what it gives."""
+    """Check that a call passes exactly what the entry takes, and reads only what it returns."""
     at = f"the call of {interface.name!r}"
     given = [call.leaves[number] for number in call.tensor_leaves]
     if len(given) != len(interface.inputs):
@@ -345,7 +349,7 @@ def _check_call(interface: EntryDescription, call: CallDescription) -> None:
     numbers = [each.number for each in call.results if isinstance(each, OutputResult | NumberResult)]
     numbers += [output for output, _ in call.updates]
     if any(number >= len(interface.outputs) for number in numbers):
-        raise damaged(f"{at} asks for an output that the entry does not give", f"it gives {len(interface.outputs)}")
+        raise damaged(f"{at} asks for an output that the entry does not return", f"it returns {len(interface.outputs)}")
     for each in call.results:
         if isinstance(each, NumberResult) and interface.outputs[each.number].shape:
             raise damaged(f"{at} returns a tensor as a number", f"output {each.number} has dimensions")

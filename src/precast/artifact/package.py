@@ -16,7 +16,7 @@ from precast.artifact.manifest import FileRecord, Manifest, StateRecord, manifes
 from precast.artifact.schema import Json, damaged
 from precast.artifact.signatures import SUFFIX
 from precast.artifact.weights import Weight, is_addressable, read_weights, weight_carrier, weight_pieces
-from precast.errors import ArtifactError
+from precast.errors import ArtifactError, MissingFileError
 
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
@@ -26,18 +26,19 @@ MAX_CODE = 1024 * 1024 * 1024
 
 
 def native_member(target: str) -> str:
-    return f"native/{target}/model.so"
+    """The member with a target's code: a library, or programs and cubins."""
+    return f"native/{target.replace(':', '-')}/model.{'gpu' if target.startswith('cuda:') else 'so'}"
 
 
 class NativeCode(NamedTuple):
-    """A shared library, and the processor features that it needs."""
+    """A target's code, and the features that it requires."""
 
     library: bytes
     features: tuple[str, ...] = ()
 
 
 class Package(NamedTuple):
-    """An opened file: the manifest is checked, members are checked when asked for."""
+    """An open file: the manifest is checked, members are checked on access."""
 
     manifest: Manifest
     members: Mapping[str, memoryview]
@@ -50,7 +51,7 @@ class Package(NamedTuple):
         return content
 
     def code(self, name: str) -> bytes:
-        """A library, checked as all that is copied."""
+        """A member with code, checked after copying."""
         if self._record(name).size > MAX_CODE:
             raise damaged(f"{name} is too large", f"at most {MAX_CODE} bytes are allowed")
         return self.checked(name)
@@ -63,17 +64,17 @@ class Package(NamedTuple):
         return read_weights(self.members[name])
 
     def state(self) -> dict[str, Weight]:
-        """The model's state, mapped in place; every tensor lies inside what is stored."""
+        """The model's state, mapped in place; every tensor is inside its storage."""
         stored = self.tensors(WEIGHTS)
         return {name: _placed(name, record, stored) for name, record in self.manifest.state.items()}
 
     @property
     def manifest_bytes(self) -> bytes:
-        """The manifest as it stands in the file: what signatures are of."""
+        """The bytes of the manifest in the file, which are what is signed."""
         return bytes(self.members[MANIFEST])
 
     def verify(self, *names: str) -> None:
-        """Check the hash of these members, or of every one."""
+        """Check the hash of these members, or of all."""
         for name in names or self.manifest.files:
             record = self._record(name)
             check_member(name, self.members[name], record.size, record.sha256)
@@ -91,9 +92,9 @@ class Package(NamedTuple):
 
 
 def _placed(name: str, record: StateRecord, stored: Mapping[str, Weight]) -> Weight:
-    """The tensor that a record describes, over the memory of the stored weight that it lies in."""
+    """The tensor that a record describes, over the memory of its stored weight."""
     if record.storage not in stored:
-        raise damaged(f"the state {name!r} lies in {record.storage!r}", f"{WEIGHTS} holds no such tensor")
+        raise damaged(f"the state {name!r} is stored in {record.storage!r}", f"{WEIGHTS} holds no such tensor")
     weight = stored[record.storage]
     flat = weight.carrier.reshape(-1).view(np.uint8) if weight.carrier.size else np.empty(0, np.uint8)
     carrier = weight_carrier(record.dtype)
@@ -123,10 +124,10 @@ def write_package(
     made_with: Mapping[str, str] | None = None,
     sign: Callable[[bytes], bytes] | None = None,
 ) -> Path:
-    """Write a model's file, and what `sign` makes of its manifest beside it.
+    """Write a model's file, and the signature that `sign` makes of its manifest beside it.
 
-    `entries` are as ``packed_entry`` makes them, `code` is the native code for each target. `state` says which tensors
-    of the model lie where among `weights`; unless given, each weight is one, of the same name.
+    `entries` are made by ``packed_entry``, `code` is the native code for each target. `state` locates the tensors
+    of the model in `weights`; by default, each weight is a tensor of the same name.
     """
     content: dict[str, Content] = dict(members or {})
     content |= {native_member(target): code[target].library for target in sorted(code)}
@@ -141,13 +142,13 @@ def write_package(
     text = manifest_text(files, entries=entries, state=state, targets=targets, libraries=libraries, made_with=made_with)
     write_archive(path, {MANIFEST: text, **content}, beside={SUFFIX: sign(text)} if sign else {})
     if sign is None:
-        # What was signed is there no more.
+        # An old signature no longer applies.
         Path(f"{path}{SUFFIX}").unlink(missing_ok=True)
     return path
 
 
 def whole_weight(name: str, weight: Weight) -> Json:
-    """The record of a state that is all of one stored weight."""
+    """The record of a state tensor that is all of one stored weight."""
     strides: list[Json] = []
     step = 1
     for size in reversed(weight.carrier.shape):
@@ -158,7 +159,7 @@ def whole_weight(name: str, weight: Weight) -> Json:
 
 
 def file_record(content: Content) -> FileRecord:
-    """Size and hash of what goes into a member."""
+    """Size and hash of a member's content."""
     pieces = [content] if isinstance(content, bytes | memoryview) else content
     digest = hashlib.sha256()
     for piece in pieces:
@@ -169,21 +170,21 @@ def file_record(content: Content) -> FileRecord:
 def open_package(source: Path | bytes | memoryview, *, writable: bool = False, copy: bool = False) -> Package:
     """Map a file, or take its bytes, and check its structure and manifest.
 
-    What is `writable` is private to this process: the file stays as it is. With `copy`, the file is read once, here:
-    what becomes of it later does not matter.
+    Memory that is `writable` is private to this process: the file does not change. With `copy`, the file is read once,
+    here: later changes to it do not matter.
     """
     return package_of(file_bytes(source, writable=writable, copy=copy))
 
 
 def file_bytes(source: Path | bytes | memoryview, *, writable: bool = False, copy: bool = False) -> memoryview:
-    """What `open_package` takes apart: the file, mapped or read, or the bytes."""
+    """The bytes that `open_package` parses: the file, mapped or read, or the bytes themselves."""
     if isinstance(source, Path):
         return _read(source) if copy else _mapped(source, mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
     return memoryview(bytearray(source) if writable else source)
 
 
 def package_of(data: memoryview) -> Package:
-    """The file that has these bytes, its structure and manifest checked."""
+    """The file with these bytes, its structure and manifest checked."""
     members = read_archive(data)
     if MANIFEST not in members or len(members[MANIFEST]) > MAX_MANIFEST:
         raise damaged("the file has no manifest", f"{MANIFEST} is missing or too large")
@@ -204,25 +205,34 @@ def _mapped(path: Path, access: int) -> memoryview:
         with open(path, "rb") as file:
             return memoryview(mmap.mmap(file.fileno(), 0, access=access))
     except (OSError, ValueError) as problem:
-        raise _unreadable(path, str(problem)) from problem
+        raise _unreadable(path, _reason(problem), _kind_for(problem)) from problem
 
 
 def _read(path: Path) -> memoryview:
-    """The file's bytes, in memory that can be written to."""
+    """The file's bytes, in writable memory."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
                 raise _unreadable(path, f"it has {size} bytes, more than this machine has memory; copy=False maps it")
-            # One byte more than there were: a file that grows meanwhile is read to its end, as a damaged one.
+            # One byte more than its size: a file that grows meanwhile is detected as damaged.
             data = bytearray(size + 1)
             length = file.readinto(data)
     except ArtifactError:
         raise
     except (OSError, ValueError, MemoryError) as problem:
-        raise _unreadable(path, str(problem)) from problem
+        raise _unreadable(path, _reason(problem), _kind_for(problem)) from problem
     return memoryview(data)[:length]
 
 
-def _unreadable(path: Path, why: str) -> ArtifactError:
-    return ArtifactError(f"{path} cannot be read", why=why, fix="check the path and the file")
+def _reason(problem: Exception) -> str:
+    """The message of an error, without the number and path that the system's errors repeat."""
+    return (problem.strerror if isinstance(problem, OSError) else None) or str(problem)
+
+
+def _kind_for(problem: Exception) -> type[ArtifactError]:
+    return MissingFileError if isinstance(problem, FileNotFoundError) else ArtifactError
+
+
+def _unreadable(path: Path, why: str, kind: type[ArtifactError] = ArtifactError) -> ArtifactError:
+    return kind(f"{path} cannot be read", why=why, fix="check the path and the file")

@@ -1,8 +1,8 @@
 """JSON checked against a table before anything uses it.
 
 A shape is `Text`, `Count` or `Real` with limits, `ListOf`, `MapOf` for an object with free keys, `OneOf` for
-alternatives, or a dict for an object with exactly these keys. They are named tuples, as most plain data here: making
-dataclasses takes a sixth of a small model's whole start.
+alternatives, or a dict for an object with exactly these keys. They are named tuples, like most plain data here:
+creating dataclasses would take a sixth of a small model's start.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Text(NamedTuple):
 
 
 class Count(NamedTuple):
-    """A whole number from 0 to `limit`."""
+    """An integer from 0 to `limit`."""
 
     limit: int = 2**62
 
 
 class Real(NamedTuple):
-    """A number that is not negative, finite as all of JSON's are."""
+    """A non-negative number, finite like all of JSON's."""
 
 
 class MapOf(NamedTuple):
@@ -55,7 +55,7 @@ class OneOf(NamedTuple):
 
 
 class Anything(NamedTuple):
-    """Whatever there is; for the parts of another version's file that nobody reads."""
+    """Any value, for the parts of another version's file that are not read."""
 
 
 class Nothing(NamedTuple):
@@ -64,7 +64,7 @@ class Nothing(NamedTuple):
 
 ANYTHING, NOTHING = Anything(), Nothing()
 _LARGEST = 10**300
-"""Whole numbers beyond it are no floats."""
+"""Larger integers are not floats."""
 
 Shape = Text | Count | Real | MapOf | ListOf | OneOf | Anything | Nothing | dict[str, "Shape"]
 
@@ -74,7 +74,7 @@ def damaged(what: str, why: str) -> ArtifactError:
 
 
 def brief(content: object) -> str:
-    """A few words of some content, for a message; it may be nested so deeply that it cannot be printed."""
+    """An excerpt of some content, for a message; it may be nested too deeply to print."""
     try:
         return str(content)[:80]
     except RecursionError:
@@ -82,7 +82,7 @@ def brief(content: object) -> str:
 
 
 def parse_json(text: bytes | str, shape: Shape, *, name: str) -> Json:
-    """Parse and check; whatever is wrong is an ``ArtifactError`` that names the place."""
+    """Parse and check; any fault is an ``ArtifactError`` that names the place."""
     try:
         value: Json = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as problem:
@@ -135,22 +135,22 @@ def _fits(value: Json, shape: Shape) -> bool:
 
 def _require(is_right: bool, at: str, expected: str) -> None:
     if not is_right:
-        raise damaged(f"{at} is not as it should be", f"expected {expected}")
+        raise damaged(f"{at} is malformed", f"expected {expected}")
 
 
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     keys = dict(pairs)
     if len(keys) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("an object has the same key twice")
     return keys
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text[:40]} is no finite number")
+        raise ValueError(f"{text[:40]} is not a finite number")
     return value
 
 
 def _refuse_constant(text: str) -> float:
-    raise ValueError(f"{text} is no JSON number")
+    raise ValueError(f"{text} is not a JSON number")

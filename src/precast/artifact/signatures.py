@@ -1,6 +1,6 @@
-"""Who made a file: ed25519 signatures, kept beside it.
+"""Authenticates files: ed25519 signatures, stored beside them.
 
-What is signed is the manifest, which holds the SHA-256 of everything else in the file.
+The manifest is signed, which contains the SHA-256 of everything else in the file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precast.artifact.schema import Shape, Text, parse_json
-from precast.errors import InputTypeError, SignatureError, ToolMissingError
+from precast.errors import InputTypeError, InputValueError, SignatureError, ToolMissingError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -28,7 +28,7 @@ _SHAPE: Shape = {
 }
 
 Key = str | os.PathLike[str] | bytes
-"""A key: the path of a PEM file, its content, or the 32 bytes of the key itself; ``cryptography``'s own do, too."""
+"""A key: the path of a PEM file, its content, the 32 bytes of the key itself, or a key of ``cryptography``."""
 
 
 def sign(manifest: bytes, key: Any) -> bytes:
@@ -49,7 +49,7 @@ def check_signature(manifest: bytes, signature: bytes | None, trusted: Any) -> N
     if signature is None:
         raise SignatureError(
             "the file has no signature",
-            why="one was required, and there is none beside the file",
+            why="one was required, but there is none beside the file",
             fix=f"get the {SUFFIX} file that belongs to it, or pass signature=",
         )
     if len(signature) > MAX_SIGNATURE:
@@ -59,7 +59,7 @@ def check_signature(manifest: bytes, signature: bytes | None, trusted: Any) -> N
     if signer not in keys:
         raise SignatureError(
             f"the file is signed by {signer.hex()[:16]}…",
-            why="that is none of the keys that were named as trusted",
+            why="that is not one of the trusted keys",
             fix="name this key if you trust its owner, or get the file from someone you trust",
         )
     _verify(signer, bytes.fromhex(content["signature"]), _CONTEXT + manifest)
@@ -109,7 +109,14 @@ def private_key(key: Any) -> Ed25519PrivateKey:
 
 
 def _parsed(key: Key, parse: Any) -> object:
-    content = key if isinstance(key, bytes) else Path(key).read_bytes()
+    try:
+        content = key if isinstance(key, bytes) else Path(key).read_bytes()
+    except OSError as problem:
+        raise InputValueError(
+            f"The key {os.fsdecode(key)} cannot be read.",
+            why=problem.strerror or str(problem),
+            fix="Check the path; openssl genpkey -algorithm ed25519 -out private.pem makes a key.",
+        ) from problem
     try:
         parsed: object = parse(content)
     except (ValueError, TypeError) as problem:
@@ -129,8 +136,8 @@ def _require_cryptography() -> None:
     except ImportError as problem:
         raise ToolMissingError(
             "Signatures need the package 'cryptography'.",
-            why="it is not installed, and nothing is taken for signed that was not checked",
-            fix="pip install precast[sign]",
+            why="it is not installed, and a signature that cannot be checked does not count",
+            fix="pip install 'precast[sign]'",
         ) from problem
 
 

@@ -1,9 +1,9 @@
-"""Trees of arguments and results as they stand in files, read without torch. The form is that of ``precast.export``.
+"""Trees of arguments and results in files, read without torch. The form is that of ``precast.export``.
 
 ``({"a": *},)`` is ``["tuple", [], [["dict", [{"str": "a"}], ["*"]]]]``. Classes are named, never imported.
 
-Classes that files name and never import: which of them this process knows, and of which it may make objects. With
-torch, ``export.serialize.trees`` makes trees of torch's own from what is read here.
+Also finds the named classes in this process, and decides which of them may be instantiated. With torch,
+``export.serialize.trees`` makes torch's own trees from what is read here.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from precast.artifact.constants import NAMED, ConstantCodec
 from precast.artifact.schema import Json, brief, damaged
 
 COUNTERS = frozenset({"cumulative_length", "cumulative_length_int", "_seen_tokens"})
-"""Numbers that caches count up at every call. They travel as sizes of empty tensors, since sizes may be dynamic."""
+"""Counters that caches increment at every call. They are passed as sizes of empty tensors, which may be dynamic."""
 
 
 def class_name(kind: type) -> str:
-    """How files name a class: ``module:name``."""
+    """The name of a class in files: ``module:name``."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def find_class(name: str) -> Any:
-    """What has that name in the modules that are loaded; None if nothing has."""
+    """The object of that name in the loaded modules; None if there is none."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):
@@ -36,7 +36,7 @@ def find_class(name: str) -> Any:
 
 
 def registered_class(name: str | None) -> tuple[type, Any] | None:
-    """The class of that name and how torch's pytree takes it apart, if this process has it registered there."""
+    """The class of that name and its registration with torch's pytree, if it has one in this process."""
     pytree = sys.modules.get("torch.utils._pytree")
     for kind, node in pytree.SUPPORTED_NODES.items() if pytree is not None else ():
         if isinstance(kind, type) and class_name(kind) == name:
@@ -45,12 +45,12 @@ def registered_class(name: str | None) -> tuple[type, Any] | None:
 
 
 def is_attribute_name(name: object) -> bool:
-    """Whether a file may set an attribute of that name: none that Python itself reads."""
+    """Whether a file may set an attribute of that name: not one that Python itself uses."""
     return isinstance(name, str) and name.isidentifier() and not name.startswith("__")
 
 
 def is_container_class(kind: object) -> bool:
-    """Whether objects of a class are nothing but what their attributes hold: caches, dataclasses, wrapped dicts."""
+    """Whether objects of a class consist of their attributes only: caches, dataclasses, wrapped dicts."""
     if not isinstance(kind, type) or any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__):
         return False
     is_cache = any(base.__name__.endswith(("Cache", "CacheLayerMixin")) for base in kind.__mro__)
@@ -64,16 +64,16 @@ MAX_CHILDREN = 1_000_000
 SEQUENCES: dict[str, type] = {"tuple": tuple, "list": list, "deque": deque}
 MAPPINGS: dict[str, type] = {"dict": dict, "OrderedDict": OrderedDict, "defaultdict": defaultdict}
 FACTORIES: dict[str, type] = {"int": int, "float": float, "list": list, "dict": dict, "set": set}
-"""What a defaultdict in a file may make its values with."""
+"""The factories that a defaultdict in a file may have."""
 
 
 class Tree(NamedTuple):
-    """A leaf, where there is no kind, or a container of that kind with children.
+    """A leaf, if there is no kind, or a container of that kind with children.
 
-    ``keys``: of mappings; the fields of named tuples, of classes where they are known; the attributes of objects.
-    ``class_name``: of named tuples, classes and objects, ``module:name``. ``context``: whatever else a class keeps;
-    of objects, the classes that they hold, by attribute.
-    A class is one that torch's pytree knows; an object is seen as what its attributes hold.
+    ``keys``: of mappings; the fields of named tuples, of classes if they are known; the attributes of objects.
+    ``class_name``: of named tuples, classes and objects, ``module:name``. ``context``: any other context of a class;
+    for objects, the classes that their attributes refer to.
+    A class is one registered with torch's pytree; an object is represented by its attributes.
     """
 
     kind: str | None = None
@@ -91,7 +91,7 @@ class Tree(NamedTuple):
 
 
 def read_tree(content: Json, constants: ConstantCodec = NAMED, depth: int = 0) -> Tree:
-    """The tree; whatever is unknown in it is a damaged file. ``constants`` reads its keys."""
+    """Read a tree; anything unknown means a damaged file. ``constants`` reads its keys."""
     if content == "*":
         return Tree()
     if not isinstance(content, list) or len(content) != 3 or depth > MAX_DEPTH:
@@ -123,13 +123,13 @@ def _node(kind: str, context: Json, children: tuple[Tree, ...], constants: Const
     if kind == "namedtuple":
         names = tuple(rest) if isinstance(rest, list) else ()
         if not all(isinstance(field, str) and field.isidentifier() for field in names) or len(set(names)) < len(names):
-            raise _misshapen("the fields of a named tuple are no names, or one stands twice")
+            raise _misshapen("the fields of a named tuple are not names, or not unique")
         return Tree(kind, names, children, name)
     known = _keys(fields[0], constants) if fields else ()
     if kind == "object":
         held = rest if isinstance(rest, dict) else {}
         if not all(map(is_attribute_name, (*known, *held))) or not all(isinstance(each, str) for each in held.values()):
-            raise _misshapen("the attributes of an object are no names")
+            raise _misshapen("the attributes of an object are not names")
         return Tree(kind, known, children, name, held)
     return Tree(kind, known if len(known) == len(children) else (), children, name, rest)
 
@@ -137,17 +137,17 @@ def _node(kind: str, context: Json, children: tuple[Tree, ...], constants: Const
 def _keys(content: Json, constants: ConstantCodec) -> tuple[Any, ...]:
     keys = constants.read(content)
     if not isinstance(keys, list):
-        raise _misshapen("the keys of a mapping are a list")
+        raise _misshapen("the keys of a mapping must be a list")
     try:
         if len(set(keys)) != len(keys):
-            raise _misshapen("a key stands twice")
+            raise _misshapen("a key occurs twice")
     except TypeError as problem:
         raise _misshapen(str(problem)) from problem
     return tuple(keys)
 
 
 def node_text(kind: str | None, keys: Iterable[Any], children: Sequence[str], name: str) -> str:
-    """A container as people write it, from the texts of its children: ``(*, {'mask': *})``; others by their name."""
+    """The usual notation of a container, from the texts of its children: ``(*, {'mask': *})``; others by their name."""
     inside = ", ".join(children)
     if kind == "tuple":
         return f"({inside}{',' if len(children) == 1 else ''})"
@@ -159,4 +159,4 @@ def node_text(kind: str | None, keys: Iterable[Any], children: Sequence[str], na
 
 
 def _misshapen(why: str) -> Exception:
-    return damaged("a tree of arguments is not as it should be", why)
+    return damaged("a tree of arguments is malformed", why)

@@ -22,7 +22,7 @@ _HEADER: Shape = MapOf(
 
 
 def is_addressable(shape: Sequence[int], item_size: int) -> bool:
-    """Whether numpy and torch can speak of an array of this shape, even of one that has no elements."""
+    """Whether numpy and torch can represent an array of this shape, even if it has no elements."""
     return prod(max(size, 1) for size in shape) * item_size < 2**62
 
 
@@ -34,7 +34,7 @@ class Weight(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A tensor as the layout has it: the layout's name of its dtype, its sizes, and its bytes."""
+    """A tensor in the layout: the layout's name of its dtype, its sizes, and its bytes."""
 
     dtype: str
     shape: Sequence[int]
@@ -47,7 +47,7 @@ def write_weights(weights: Mapping[str, Weight]) -> bytes:
 
 
 def weight_pieces(weights: Mapping[str, Weight]) -> list[bytes | memoryview]:
-    """The header, then each weight's own memory; larger elements first so that each lies aligned to its own size."""
+    """The header, then each weight's own memory; larger elements first, so that each is aligned to its size."""
     order = sorted(weights, key=lambda name: (-DTYPES[weights[name].dtype].item_size, name))
     return safetensors_pieces({name: _block(weights[name]) for name in order})
 
@@ -58,7 +58,7 @@ def _block(weight: Weight) -> Block:
 
 
 def safetensors_pieces(blocks: Mapping[str, Block], **notes: object) -> list[bytes | memoryview]:
-    """The header of these tensors, with further notes in it, then each tensor's own memory, in this order."""
+    """The header of these tensors, with further metadata, then each tensor's own memory, in this order."""
     header: dict[str, object] = dict(notes)
     position = 0
     for name, block in blocks.items():
@@ -71,7 +71,7 @@ def safetensors_pieces(blocks: Mapping[str, Block], **notes: object) -> list[byt
 
 
 def read_weights(data: memoryview) -> dict[str, Weight]:
-    """Arrays over `data`, without copying; every offset is checked against the data's size first."""
+    """Arrays over `data`, without copying; every offset is checked first."""
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(MAX_HEADER, len(data) - 8):
         raise damaged("the weights have a wrong header", f"it claims {length} bytes of {len(data)}")
@@ -85,9 +85,7 @@ def read_weights(data: memoryview) -> dict[str, Weight]:
         start, stop = record["data_offsets"] if len(record["data_offsets"]) == 2 else (0, -1)
         fits = stop - start == prod(record["shape"]) * size and is_addressable(record["shape"], size)
         if start != end or not fits or stop > len(body):
-            raise damaged(
-                f"the weight {name!r} lies outside the data or does not follow the one before", "wrong offsets"
-            )
+            raise damaged(f"the weight {name!r} is outside the data or does not follow the one before", "wrong offsets")
         flat = np.frombuffer(body[start:stop], dtype=weight_carrier(short))
         weights[name] = Weight(short, flat.reshape(record["shape"]))
         end = stop

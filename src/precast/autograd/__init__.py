@@ -1,6 +1,6 @@
 """AOT autograd: functions that behave as in eager, over functional graphs that compilers can work with.
 
-What a start without a trace does not need is imported when first used.
+What a warm start does not need is imported when first used.
 """
 
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from precast.graph.compilation import get_aot_graph_name, get_graph_being_compil
 from precast.lazy_names import lazy_name
 from precast.partition import default_partition
 
-# Public name → the module that defines it, for what most programs do without.
+# Public name → the module that defines it, for names that most programs do not use.
 _HOMES = {
     "BackwardSignature": "precast.graph.signature",
     "GraphSignature": "precast.autograd.export_graphs",

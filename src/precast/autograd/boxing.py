@@ -1,4 +1,4 @@
-"""The boxed calling convention: one list goes in, and the callee may empty it to free inputs early."""
+"""The boxed calling convention: the inputs are passed as one list, which the callee may empty to free them early."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ BoxedCall = Callable[[list[Any]], Sequence[Any]]
 
 
 def make_boxed_func(f: CompiledFunction) -> CompiledFunction:
-    """Let a function of flat positional inputs be called with one list.
+    """Wrap a function of positional inputs so that it takes them as one list (the boxed calling convention).
 
     >>> make_boxed_func(lambda a, b: (a + b,))([1, 2])
     (3,)
@@ -25,7 +25,7 @@ def make_boxed_func(f: CompiledFunction) -> CompiledFunction:
 
 
 def make_boxed_compiler(compiler: CompilerFunction) -> CompilerFunction:
-    """Let what a compiler returns be called with one list."""
+    """Wrap a compiler so that the functions it returns take their inputs as one list (the boxed calling convention)."""
 
     def boxed_compiler(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledFunction:
         return make_boxed_func(compiler(graph_module, example_inputs))
@@ -34,10 +34,10 @@ def make_boxed_compiler(compiler: CompilerFunction) -> CompilerFunction:
 
 
 def as_boxed(compiled: CompiledFunction) -> BoxedCall:
-    """Whatever a compiler returned, as a function of one list."""
+    """The result of a compiler as a function of one list."""
     if getattr(compiled, "_boxed_call", False):
         return compiled
     if isinstance(compiled, fx.GraphModule) and not (compiled._forward_hooks or compiled._forward_pre_hooks):
-        # What a module does around its forward takes longer than a small graph.
+        # Calling forward directly skips Module.__call__, which takes longer than a small graph.
         return lambda inputs: compiled.forward(*inputs)
     return make_boxed_func(compiled)

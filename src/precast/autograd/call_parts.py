@@ -1,9 +1,7 @@
-"""What a compiled call is made of, and how it is put together.
+"""Assembles a compiled call from its parts.
 
-Before: compiled graphs, and facts about what the program does at its border
+Before: compiled graphs, and boundary facts
 After:  a ``FlatCall`` with eager's effects and gradients
-
-What one compilation needs to know, beside what it compiles.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +19,7 @@ from precast.autograd.boundary.autograd_function import (
     differentiable_call,
     in_grad_mode,
 )
-from precast.autograd.boundary.mutations import Update, apply_updates, resize_memory
+from precast.autograd.boundary.mutations import Update, apply_updates, resize_memory, switch_gradients
 from precast.autograd.boxing import BoxedCall
 from precast.autograd.compilers_in_use import CompilersInUse, named_call
 from precast.autograd.guards.call_key import Ambient
@@ -47,12 +45,13 @@ A tangent is None if its result is not used.
 
 @dataclass(frozen=True)
 class CallParts:
-    """Compiled graphs by kind, and what surrounds them.
+    """Compiled graphs by kind, and what the wrappers around them need.
 
-    ``layouts`` says of which plain tensors the inputs and results of each graph are made. ``outside_autograd``: an
-    inference graph over inputs that require grad. ``regenerate`` wraps a call so that outputs alias as they should.
-    ``partial`` makes the backward where only some results are used. ``memory_bytes``: how large the memory of inputs is
-    after the call, where that is resized. ``views`` makes results that are views with a backward of their own.
+    ``layouts`` says which plain tensors the inputs and results of each graph are unwrapped into. ``outside_autograd``:
+    an inference graph over inputs that require grad. ``regenerate`` wraps a call so that outputs alias as in eager.
+    ``partial`` makes the backward for calls that use only some results. ``memory_bytes``: the final storage sizes of
+    inputs whose storage is resized. ``views`` makes results that are views with a backward of their own.
+    ``starting`` and ``stopping`` are the inputs that the program makes require grad, or stop requiring it.
     """
 
     graphs: Mapping[str, CompiledFunction]
@@ -65,10 +64,12 @@ class CallParts:
     partial: PartialBackwards | None = None
     memory_bytes: Mapping[int, int] = field(default_factory=dict)
     views: Mapping[int, Callable[[Sequence[Any], Any], Any]] = field(default_factory=dict)
+    starting: tuple[int, ...] = ()
+    stopping: tuple[int, ...] = ()
 
     @stage
     def assemble(self, compilation: Compilation, second_order: Gradients | None) -> FlatCall:
-        """The call; one that is trained needs to know how gradients of its gradients are come by."""
+        """Assemble the call; a training call needs ``second_order``, the gradients of its gradients."""
         if self.training is not None:
             assert second_order is not None, "gradients can be differentiated"
             call = self._training_call(compilation, second_order, self.training)
@@ -78,7 +79,11 @@ class CallParts:
             call = apply_updates(call, self.updates)
         if self.memory_bytes:
             call = resize_memory(call, self.memory_bytes)
-        return call if self.regenerate is None else self.regenerate(call)
+        if self.regenerate is not None:
+            call = self.regenerate(call)
+        if self.starting or self.stopping:
+            call = switch_gradients(call, self.starting, self.stopping)
+        return call
 
     def _inference_call(self, compilation: Compilation) -> FlatCall:
         graph_call = self._graph_call(INFERENCE, compilation)
@@ -97,7 +102,7 @@ class CallParts:
         )
 
     def _tangent_check(self) -> Callable[[Sequence[Any]], bool]:
-        """Whether tangents are of the kinds that the backward was compiled for; None is any."""
+        """A check that tangents have the layouts that the backward was compiled for; None always fits."""
         layouts = self.layouts[BACKWARD][0] if BACKWARD in self.layouts else ()
         if not any(layouts):
             return lambda tangents: not any(map(is_traceable_wrapper_subclass, tangents))
@@ -120,10 +125,10 @@ class CallParts:
 
 @dataclass(frozen=True)
 class Job:
-    """One compilation: with which compilers, under which name, and how gradients of gradients are come by.
+    """The parameters of one compilation: its compilers, its name, and how to make second-order gradients.
 
-    ``ambient`` tells the modes that hold now, to be entered when something is traced later.
-    ``static_inputs`` are the inputs that live on between calls anyway (parameters, buffers).
+    ``ambient`` records the current modes, to be re-entered when something is traced later.
+    ``static_inputs`` are the inputs that persist between calls (parameters, buffers).
     """
 
     compilers: CompilersInUse

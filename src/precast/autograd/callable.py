@@ -1,8 +1,8 @@
-"""A function compiled ahead of its calls: one variant for each kind of call, compiled when first met.
+"""A compiled function: one variant for each kind of call, compiled at the first call of its kind.
 
-A variant serves every later call that tracing could not have told from the first one: same tree, dtypes, devices,
-ranks, ``requires_grad``, grad mode, autocast, Python values, train/eval modes, and sizes (or, if dynamic, sizes that
-satisfy the variant's guards). What does not fit is compiled anew.
+A variant serves every later call that is equivalent to tracing: same pytree, dtypes, devices, ranks,
+``requires_grad``, grad mode, autocast, Python values, train/eval modes, and sizes (or, if dynamic, sizes that satisfy
+the variant's guards). Any other call is compiled anew.
 """
 
 import logging
@@ -29,7 +29,7 @@ from precast.autograd.uncaptured import (
     Region,
     name_of,
     named_modules,
-    told_failures,
+    reported_failures,
     warn_at_users_line,
 )
 from precast.autograd.variants.compiled import CompiledVariant, EagerVariant
@@ -55,12 +55,12 @@ _MANY_VARIANTS = 8
 _MOST_VARIANTS = 64
 _PLAIN = {torch.Tensor}
 _peek_transform = torch._C._functorch.peek_interpreter_stack
-# What is raised where a program, or a compiler, wants a number and no symbol; what has other causes is raised again.
+# Raised if a program or a compiler cannot use a symbol in place of a number. Errors with other causes recur on retry.
 _REFUSALS_OF_NUMBERS = (NotCapturedError, PrecastError, RuntimeError, TypeError, ValueError)
 
 
 class _Repeated(NamedTuple):
-    """A call that came twice in a row, and so will probably come again. The first ``held`` values cannot change."""
+    """The last call, if it repeated the one before: probably the next one, too. The first ``held`` values are fixed."""
 
     guard_key: tuple[Any, ...]
     held: int
@@ -72,8 +72,8 @@ class _Repeated(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A call that no variant serves: its arguments, the values it is over, what else variants are found by, and which
-    of the values are numbers.
+    """A call that no variant serves: its arguments, its flat values, the rest of its guard key, and which values are
+    numbers.
     """
 
     args: tuple[Any, ...]
@@ -86,8 +86,8 @@ class _Call(NamedTuple):
 class AotCallable:
     """``function``, compiled; called like it, with its results, effects and gradients.
 
-    ``dynamic`` says whether sizes are symbols; ``None`` makes those so that change. The first ``leading_state`` inputs
-    live on between calls. With ``graph_breaks``, what cannot be captured runs in Python, its modules compiled.
+    ``dynamic`` says whether sizes are symbols; with ``None``, those that change are. The first ``leading_state`` inputs
+    persist between calls. With ``graph_breaks``, what cannot be captured runs in Python, and its modules are compiled.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class AotCallable:
         self._holds_state = compilers.inference.holds_state()
         self._held: list[torch.Tensor] = []
         self._lock = ProcessLock()
-        self._warned = self._told_eager = False
+        self._warned = self._has_warned_eager = False
         self._graph_breaks = graph_breaks
         self._pieces = Pieces(function, partial(self._compiled_alike, graph_breaks=True))
         self._broken: dict[Any, EagerVariant] = {}
@@ -124,10 +124,10 @@ class AotCallable:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if in_tracing_session() and not is_compiler_running():
-            # Called by a function that is being compiled: becomes a part of that one.
+            # Called by a function that is being traced: inlined into it.
             return self._function(*args, **kwargs)
         if _peek_transform() is not None:
-            # Called by vmap, grad and their like, which have to see every operation.
+            # Called under vmap, grad or another transform, which must see every operation.
             return self._function(*args, **kwargs)
         if (kwargs or not _PLAIN.issuperset(map(type, args))) and (modules := _modules_among(args, kwargs)):
             return self._call_with_modules(modules, args, kwargs)
@@ -146,7 +146,7 @@ class AotCallable:
         except Exception as failed:
             if not (is_failed_check(failed) and self._may_run_again(variant)):
                 raise
-        # The graph has written nothing: the program raises its error itself, and leaves behind what it does.
+        # A failed check: the graph has written nothing, so rerun the program in eager, which raises its error.
         return self._function(*args, **kwargs)
 
     def _may_run_again(self, variant: CompiledVariant) -> bool:
@@ -156,7 +156,7 @@ class AotCallable:
     def _call_with_modules(
         self, modules: dict[int | str, torch.nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call what is compiled for these modules, which are no inputs: their parameters and buffers are."""
+        """Call the function compiled for these modules: not they are inputs, but their parameters and buffers."""
         key = tuple((place, id(module)) for place, module in modules.items())
         with self._lock:
             bound = self._bound_to.get(key)
@@ -166,9 +166,9 @@ class AotCallable:
         return bound(*others, **{name: each for name, each in kwargs.items() if name not in modules})
 
     def compile_for(self, *args: Any, **kwargs: Any) -> bool:
-        """Compile what a call like this one needs, without running it; tells whether it is one graph.
+        """Compile the variant for a call, without running it; returns whether it is a single graph.
 
-        Raises where it has to be one.
+        Raises if it must be one and cannot.
         """
         values, guard_key, numbers = self._values(args, kwargs)
         variant = self._find(values, guard_key)
@@ -184,7 +184,7 @@ class AotCallable:
     def _values(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> "tuple[list[Any], tuple[Any, ...], NumberInputs | None]":
-        """The module state and leaves of a call, everything else that decides how it is compiled, and what is a number.
+        """The module state and leaves of a call, the rest of its guard key, and which values are numbers.
 
         Numbers that are inputs are among the leaves, and after them.
         """
@@ -223,7 +223,7 @@ class AotCallable:
         return found
 
     def _compile(self, call: _Call) -> tuple[CompiledVariant, Sequence[Any]]:
-        """The variant that a call needs, and the values to call it with."""
+        """The variant for a call, and the values to call it with."""
         with self._lock:
             # Another thread may have compiled it meanwhile.
             if (found := self._find(call.values, call.guard_key)) is not None:
@@ -252,13 +252,13 @@ class AotCallable:
             return variant, call.values
 
     def _meet_numbers(self, call: _Call) -> bool:
-        """Whether numbers or tensors of the state have become inputs: this call is not the first to differ by them."""
+        """Note the numbers and tensor sizes in which this call differs; returns whether new ones became inputs."""
         if self._order:
             return False
         leaves, tree = flatten_opened((call.args, call.kwargs))
         changed = self._variants.changed_numbers(call.values, call.guard_key)
         resized = () if self._dynamic is False else self._variants.resized_tensors(call.values, call.guard_key)
-        # Both are to be noted.
+        # A list, so that both are noted.
         return any([self._numbers.meet(tree, leaves, changed), self._numbers.meet_tensors(resized)])
 
     def _compile_new(self, call: _Call, reason: str) -> CompiledVariant:
@@ -279,7 +279,7 @@ class AotCallable:
         self._variants.add(call.values, call.guard_key, record, any_size=bool(self._dynamic or roots))
         if variant.replaces_state:
             self._holds_state, self._held = False, []
-        self._tell_eager(variant)
+        self._warn_eager(variant)
         return variant
 
     def _restored_or_compiled(self, call: _Call, job: Job, roots: SizeRoots) -> CompiledVariant:
@@ -296,7 +296,7 @@ class AotCallable:
             if restored is not None:
                 return restored
         self._compilers.forward.get_ready(slots.read())
-        # The tracer and its stages take longer to load than a start that does without them.
+        # Imported here: loading the tracer takes longer than a whole warm start.
         from precast.autograd.variants.compile import compile_call
 
         breaks = nullcontext() if self._order else allowed_breaks()
@@ -314,7 +314,7 @@ class AotCallable:
         return variant
 
     def _warm_start(self, call: _Call, state_count: int, roots: SizeRoots) -> WarmStart | None:
-        """The way to find this call among those of other processes."""
+        """The warm start for this call: its entry in the cache on disk."""
         numbers = call.numbers
         if self._order or self._leading_state or (numbers is not None and numbers.all_places):
             return None
@@ -325,23 +325,23 @@ class AotCallable:
     def _run_uncaptured(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, keep: Callable[[], None]
     ) -> Any:
-        """Run a call that cannot be captured, and calls like it later on; the program's own errors are eager's."""
+        """Run a call that cannot be captured in Python, and later calls like it; the program's errors are eager's."""
         if not self._graph_breaks:
             raise error
         started = time.perf_counter()
-        # Before it has run: what it makes of itself the first time (layers, buffers) is another kind of call.
+        # Read before the run: a program that creates layers or buffers in its first run has another key afterwards.
         values, guard_key, _ = self._values(args, kwargs)
         results = self._run_in_pieces(error, False, *args, **kwargs)
         keep()
         seconds = time.perf_counter() - started
-        reason, arguments = f"in pieces, since {error}", in_words((args, kwargs))
+        reason, arguments = f"in pieces: {error}", in_words((args, kwargs))
         variant = EagerVariant.of(partial(self._run_in_pieces, None, False))
         record = Record(variant, self._name, datetime.now(), seconds, reason, arguments)
         self._variants.add(values, guard_key, record, any_size=self._dynamic is not False)
         return results
 
     def _in_pieces(self, found: GraphBreak) -> EagerVariant:
-        """Calls of the function in Python, for as long as the hooks are there that broke its trace."""
+        """A variant that runs in Python, guarded by the hooks that caused the graph break."""
         if not self._graph_breaks:
             raise CaptureError(
                 f"{self._name} cannot be captured as one graph.",
@@ -353,10 +353,10 @@ class AotCallable:
         return EagerVariant.of(run, StateGuards(hook_state(found.module)))
 
     def _run_in_pieces(self, error: Exception | None, below_hooks: bool, /, *args: Any, **kwargs: Any) -> Any:
-        """Run in Python what hooks, or the ``error`` that ended its capture, keep from being one graph."""
+        """Run in Python, with modules compiled, what cannot be one graph because of hooks or a capture ``error``."""
         named = [module for root in named_modules(self._function).values() for module in root.modules()]
         modules = named if self._slots is None else [*self._slots.modules, *named]
-        with told_failures(self._function, error):
+        with reported_failures(self._function, error):
             return self._pieces.run(args, kwargs, modules, below_hooks=below_hooks)
 
     def _compiled_alike(self, function: Callable[..., Any], *, graph_breaks: bool | None = None) -> "AotCallable":
@@ -372,7 +372,7 @@ class AotCallable:
         return all_sizes(leaves) if self._dynamic else changing
 
     def _second_order(self, function: "FlatFunction", facts: "BoundaryFacts") -> Gradients:
-        """Gradients of a compiled call as a compiled function in turn, made when a caller first differentiates them."""
+        """The gradients of a compiled call as a compiled function, made when they are first differentiated."""
         from precast.trace.joint import gradient_function
 
         made: dict[tuple[bool, ...], AotCallable] = {}
@@ -391,31 +391,31 @@ class AotCallable:
         return gradients
 
     def _bound(self, names: InputNames) -> None:
-        """Keep the number of variants in bounds, and tell the user once what makes it grow."""
+        """Bound the number of variants, and warn once about what makes it grow."""
         count = len(self._variants)
         if count > _MANY_VARIANTS and not self._warned:
             self._warned = True
             warn_at_users_line(
                 f"{self._name} was compiled {count} times. What keeps changing: "
                 f"{self._variants.what_keeps_changing(names)}. Compile with dynamic=True if sizes or numbers differ "
-                "from call to call, and keep other Python values the same; precast.variants() tells all."
+                "from call to call, and keep other Python values the same; precast.variants() lists them."
             )
         while len(self._variants) > _MOST_VARIANTS:
             self._variants.drop_oldest()
             self._latest = self._repeated = None
             _log.info("dropped the oldest variant of %s: more than %d are kept", self._name, _MOST_VARIANTS)
 
-    def _tell_eager(self, variant: CompiledVariant) -> None:
-        """Tell once that calls are not compiled, and why."""
-        if isinstance(variant, EagerVariant) and variant.reads and not self._told_eager:
-            self._told_eager = True
+    def _warn_eager(self, variant: CompiledVariant) -> None:
+        """Warn once that calls are not compiled, and why."""
+        if isinstance(variant, EagerVariant) and variant.reads and not self._has_warned_eager:
+            self._has_warned_eager = True
             warn_at_users_line(
-                f"{self._name} runs uncompiled, since it reads what compiled code would keep for ever: "
+                f"{self._name} runs uncompiled, since it reads values that a compiled graph would make constants: "
                 f"{'; '.join(variant.reads[:3])}. Pass such values as arguments, or read them outside."
             )
 
     def _input_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-        """What the values of a call are called: state by its path, leaves by the argument they are from."""
+        """Names for the values of a call: the path for state, the argument's name for leaves."""
         from precast.trace.capture.call import flatten_call
 
         state = [item.target for item in module_state(root_modules(self._function))]
@@ -425,13 +425,13 @@ class AotCallable:
         return [*state, *names, *(place.path for place in places)]
 
     def variants(self) -> list[Variant]:
-        """All variants that are kept, as they were compiled."""
-        own = [record.told(self._function) for record in self._variants.records()]
+        """All variants that are kept, in the order of compilation."""
+        own = [record.described(self._function) for record in self._variants.records()]
         others = (*self._bound_to.values(), *self._pieces.compiled())
         return [*own, *(variant for each in others for variant in each.variants())]
 
     def regions(self) -> list[Region]:
-        """What runs in Python and what is compiled, the outermost first."""
+        """The regions that run in Python and those that are compiled, the outermost first."""
         records = self._variants.records()
         own = [Region(self._function, isinstance(each.variant, EagerVariant), each.reason) for each in records]
         others = (*self._bound_to.values(), *self._pieces.compiled())
@@ -439,12 +439,12 @@ class AotCallable:
 
     @property
     def compilers(self) -> CompilersInUse:
-        """What this is compiled with."""
+        """The compilers in use."""
         return self._compilers
 
     @property
     def dynamic(self) -> bool | None:
-        """Whether sizes are symbols; None makes those so that change."""
+        """Whether sizes are symbols; with None, those that change are."""
         return self._dynamic
 
     @property

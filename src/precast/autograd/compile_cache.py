@@ -1,8 +1,6 @@
-"""Keeps what compilers make on disk, for those that say how.
+"""Caches the results of compilers on disk, for compilers with a ``cache_key``; see ``precast.backend.Compiler``.
 
-A compiler says so by its ``cache_key``; see ``precast.backend.Compiler``.
-
-A graph as text that is equal for graphs that mean the same, in any process: no names, no addresses.
+The key is made from a canonical text of the graph, without names or addresses, equal for equivalent graphs:
 
 Before: ``mul_3 = aten.mul.Tensor(primals_1, sin_2)`` with sizes ``[s77, 4]``
 After:  ``%5 = aten.mul.Tensor((%0, %3), {}) -> torch.float32 [n0, 4] …``
@@ -11,7 +9,6 @@ After:  ``%5 = aten.mul.Tensor((%0, %3), {}) -> torch.float32 [n0, 4] …``
 import hashlib
 import logging
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
@@ -23,19 +20,20 @@ from torch._subclasses.fake_tensor import FakeTensor
 from precast._version import __version__
 from precast.autograd.guards.sizes import SizeNames, Symbolic
 from precast.backend import CompiledFunction, Compiler
-from precast.cache import CacheWarning, Indescribable, content_key, open_store, processor_identity
+from precast.cache import Indescribable, content_key, open_store, processor_identity
+from precast.cache.folder import warn_of_cache
 from precast.errors import InputTypeError, PrecastError
 from precast.graph.compilation import compiling
 from precast.graph.nodes import has_value, placeholders_of, updating_result_of, value_of
-from precast.options import Options, as_options, telling
+from precast.options import Options, as_options, key_text
 
 _PLAIN = (type(None), bool, int, float, complex, str)
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _TENSOR_KINDS = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 _TORCH_NAMESPACES = ("aten", "prim", "prims")
-# Functions whose name says all there is to know of them.
+# Functions that are identified by their name.
 _KNOWN_MODULES = ("_operator", "builtins", "math", "torch")
-# Those that refer to nothing outside of the graph: others keep numbers of tables that live in one process only.
+# Those that refer to nothing outside of the graph: others have indices into tables of one process.
 _KNOWN_HIGHER_ORDER = frozenset(
     {
         "associative_scan",
@@ -54,7 +52,7 @@ _KNOWN_HIGHER_ORDER = frozenset(
 
 
 def graph_text(module: fx.GraphModule, examples: Sequence[object], sizes: SizeNames) -> str:
-    """The graph over inputs like ``examples``, in words; raises Indescribable where words do not suffice."""
+    """The canonical text of the graph over inputs like ``examples``; raises Indescribable if there is none."""
     sizes.meet(size for example in examples for size in _sizes_of(example))
     return "\n".join(_lines(module, examples, sizes))
 
@@ -105,7 +103,7 @@ def _sizes_of(value: object) -> Sequence[object]:
 
 
 class _Words:
-    """Values of one graph in words."""
+    """Values of one graph as text."""
 
     def __init__(self, numbers: dict[fx.Node, str], sizes: SizeNames) -> None:
         self._numbers = numbers
@@ -162,9 +160,9 @@ _log = logging.getLogger("precast.autograd")
 
 
 def start_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> Finish:
-    """Hand one graph to a compiler, or to its cache, under its name, with its placeholders' fake values as examples.
+    """Start to compile one graph, or find it in the cache, with its placeholders' fake values as examples.
 
-    What is returned returns the compiled graph when called; a compiler may be at work in between.
+    Returns a function that waits for the compiled graph and returns it.
     """
     examples = [value_of(node) for node in placeholders_of(module.graph)]
     with compiling(name):
@@ -172,7 +170,7 @@ def start_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> Finish
 
 
 def start_or_restore(compiler: Compiler, module: fx.GraphModule, examples: Sequence[Any]) -> Finish:
-    """Begin to make what ``compiler`` makes of the graph, or find what it made of one that means the same."""
+    """Look up the compiled graph in the cache, or start ``compiler`` on it."""
     if not _is_storing(compiler):
         return compiler.start(module, examples)
     options = as_options(compiler.options)
@@ -190,10 +188,10 @@ def start_or_restore(compiler: Compiler, module: fx.GraphModule, examples: Seque
             return lambda: restored
         except PrecastError as error:
             store.discard(KIND, key)
-            warnings.warn(f"a stored graph is compiled anew: {error}", CacheWarning, stacklevel=2)
+            warn_of_cache(f"a stored graph is compiled anew: {error}")
     assumed = sizes.assumptions()
     finish = compiler.start(module, examples)
-    # A condition that the compiler put on the sizes would be missing in a process that only restores.
+    # A guard that the compiler added on sizes would be missing in a process that only restores.
     if sizes.assumptions() != assumed:
         _log.info("not stored, since compiling added conditions on sizes")
         return finish
@@ -208,7 +206,7 @@ def start_or_restore(compiler: Compiler, module: fx.GraphModule, examples: Seque
 
 
 def _is_storing(compiler: Compiler) -> bool:
-    """Whether the compiler's results can be stored; one that says so by halves is a mistake."""
+    """Whether the compiler's results can be stored; raises if it defines only some of what that needs."""
     key: object = compiler.cache_key
     if key is None:
         return False
@@ -219,7 +217,7 @@ def _is_storing(compiler: Compiler) -> bool:
         raise InputTypeError(
             f"the compiler {compiler.qualified_name} cannot be cached",
             why=f"it has a cache_key, but no {' and no '.join(missing)}" if missing else f"its cache_key is {key!r}",
-            fix="give it a text as cache_key, store(compiled) and restore(data, graph_module, example_inputs)",
+            fix="give it a string as cache_key, store(compiled) and restore(data, graph_module, example_inputs)",
         )
     return True
 
@@ -227,9 +225,9 @@ def _is_storing(compiler: Compiler) -> bool:
 def compile_key(
     compiler: Compiler, module: fx.GraphModule, examples: Sequence[Any], options: Options, sizes: SizeNames
 ) -> str:
-    """A hash of everything that decides what ``compiler`` makes of the graph. Raises Indescribable."""
+    """The cache key: a hash of everything that affects the result of ``compiler``. Raises Indescribable."""
     text = graph_text(module, examples, sizes)
-    decisive = [telling(options), *_identity(compiler), *_surroundings(), processor_identity()]
+    decisive = [key_text(options), *_identity(compiler), *_surroundings(), processor_identity()]
     return content_key([text, sizes.assumptions(), *decisive])
 
 
@@ -240,7 +238,7 @@ def _identity(compiler: Compiler) -> list[str]:
 
 
 def _surroundings() -> list[str]:
-    """What holds for the whole process: versions, and torch's switches that change what ops compute."""
+    """Process-wide facts: versions, and torch's switches that change what ops compute."""
     return [
         f"precast {__version__}",
         f"torch {torch.__version__} {torch.version.git_version}",

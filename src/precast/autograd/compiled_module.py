@@ -1,4 +1,4 @@
-"""A module whose forward is compiled and that in every other respect still is the module it was made from."""
+"""A module whose forward is compiled, and which is otherwise the original module."""
 
 import copy
 import functools
@@ -15,15 +15,15 @@ CompileFunction = Callable[[Any], Callable[..., Any]]
 
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 _ABOUT_HOOKS = tuple(name for name in vars(torch.nn.Module()) if "hook" in name)
-# Set by who wraps the forward of a model: put around the original's, a wrapper would be compiled, and call itself.
+# Set by libraries that wrap the forward of a model: on the original, the wrapper would be compiled, and call itself.
 _OWN = frozenset({"forward", "_original_forward"})
 
 
 class CompiledModule(torch.nn.Module):
-    """Shares parameters, buffers, submodules, attributes, hooks and train/eval mode with the original.
+    """A compiled module. It shares parameters, buffers, submodules, attributes, hooks and mode with the original.
 
     ``state_dict`` has the original's keys, optimizers see the original's parameters, and methods of the original that
-    call the module call the compiled code. A copy or an unpickled one compiles for itself.
+    call the module run the compiled code. Copied and unpickled modules compile anew.
     """
 
     def __init__(self, original: torch.nn.Module, compile_function: CompileFunction) -> None:
@@ -39,9 +39,9 @@ class CompiledModule(torch.nn.Module):
     def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
         self.__dict__["_is_called"] = True
         if "forward" in self.__dict__:
-            # Someone has wrapped it: the hooks run around the wrapper.
+            # A library has wrapped it: the hooks run around the wrapper.
             return super()._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
-        # The original's hooks are this one's, and are a part of what is compiled.
+        # The hooks are the original's, and are compiled with it.
         return self.__dict__["_compiled"](*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -59,7 +59,7 @@ class CompiledModule(torch.nn.Module):
 
     @training.setter
     def training(self, mode: bool) -> None:
-        # The constructor of Module sets a default; the original's own mode is the one that counts.
+        # The constructor of Module sets a default, which must not change the original's mode.
         if "_compiled" in self.__dict__:
             self.original_module.training = mode
 
@@ -96,7 +96,7 @@ class CompiledModule(torch.nn.Module):
 def compile_module(original: torch.nn.Module, compile_function: CompileFunction) -> CompiledModule:
     """A compiled module that is also an instance of the original's class, indexing and other operators included.
 
-    Its class has the original's name, which people write into files, and its ``forward`` the original's signature.
+    Its class has the original's name, which programs write into files, and its ``forward`` the original's signature.
     """
     kind = type(original)
 
@@ -104,20 +104,20 @@ def compile_module(original: torch.nn.Module, compile_function: CompileFunction)
     def forward(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
         return CompiledModule.forward(self, *args, **kwargs)
 
-    # That of a method, whose first argument is not seen.
+    # An unbound method, whose first parameter inspect leaves out of the signature.
     forward.__dict__["__wrapped__"] = getattr(original.forward, "__func__", lambda self, *args, **kwargs: None)
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "forward": forward}
     if callable(step := getattr(kind, "training_step", None)):
-        names["training_step"] = _told_if_uncompiled(step)
+        names["training_step"] = _warning_if_uncompiled(step)
     compiled_kind = type(kind.__name__, (CompiledModule, kind), names)
-    # Not by a call: graph modules make a class of their own for each new one.
+    # Not by calling the class: GraphModule creates a new class for each instance.
     made: CompiledModule = object.__new__(compiled_kind)
     CompiledModule.__init__(made, original, compile_function)
     return made
 
 
-def _told_if_uncompiled(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The step of a training loop that calls a method of the module, with a warning if it goes past the module."""
+def _warning_if_uncompiled(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A ``training_step`` that warns if it calls parts of the module, and not the compiled module itself."""
 
     @functools.wraps(step)
     def training_step(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:

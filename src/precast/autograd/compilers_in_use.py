@@ -1,4 +1,4 @@
-"""What a user hands to AOT autograd to compile with, as one value that travels through it."""
+"""The compilers and settings that a user passes to AOT autograd, as one value."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ _DYNAMIC = "_precast_dynamic"
 
 @dataclass(frozen=True)
 class CompilersInUse:
-    """Two compilers, one for graphs without a backward, and how the joint graph is made and split.
+    """The compilers for forward, backward and inference graphs, and how the joint graph is traced and partitioned.
 
-    With ``disable_functionalization``, graphs write into their inputs and intermediates as the program does.
+    With ``disable_functionalization``, graphs mutate their inputs and intermediates as the program does.
     """
 
     forward: Compiler
@@ -39,7 +39,7 @@ class CompilersInUse:
         inference_compiler: CompilerFunction | None,
         **others: Any,
     ) -> "CompilersInUse":
-        """Fill in what the user left out, for which the forward's compiler serves; functions become compilers."""
+        """Compilers that are None default to the forward's; functions are wrapped as compilers."""
         forward = as_compiler(fw_compiler)
         inference = forward if inference_compiler is None else as_compiler(inference_compiler)
         if bw_compiler is None:
@@ -48,7 +48,7 @@ class CompilersInUse:
 
     @classmethod
     def of_backend(cls, backend: Backend, options: Options) -> "CompilersInUse":
-        """All that a backend says about how a function is compiled; its compilers work as the options ask for."""
+        """The compilers and settings of a backend, with the options applied to its compilers."""
 
         def configured(compiler: CompilerFunction | None) -> CompilerFunction | None:
             return None if compiler is None else as_compiler(compiler).with_options(options)
@@ -63,37 +63,37 @@ class CompilersInUse:
 
 
 def _drawing_alike(forward: Compiler, backward: Compiler) -> tuple[Compiler, Compiler]:
-    """The two so that what one draws the other can draw again: both with one generator, if need be torch's."""
+    """Make both use the same random source, so that the backward can recompute draws: if they differ, torch's."""
     if forward.random_source() == backward.random_source():
         return forward, backward
     return forward.drawing_as_torch(), backward.drawing_as_torch()
 
 
 def remember_compilers(call: Callable[..., Any], compilers: CompilersInUse, dynamic: bool | None = None) -> None:
-    """Let ``compilers_of`` and ``dynamic_of`` find out what a function was compiled with."""
+    """Record what a function was compiled with, for ``compilers_of`` and ``dynamic_of``."""
     call.__dict__[_REMEMBERED], call.__dict__[_DYNAMIC] = compilers, dynamic
 
 
 def compilers_of(compiled: object) -> CompilersInUse | None:
-    """What a compiled function or module was compiled with; None of anything else."""
+    """The compilers of a compiled function or module; None for anything else."""
     found: CompilersInUse | None = _remembered(compiled, _REMEMBERED)
     return found
 
 
 def dynamic_of(compiled: object) -> bool | None:
-    """Whether a compiled function or module takes all sizes at once; of anything else as if it were compiled now."""
+    """The ``dynamic`` setting of a compiled function or module; None, the default, for anything else."""
     found: bool | None = _remembered(compiled, _DYNAMIC)
     return found
 
 
 def _remembered(compiled: object, name: str) -> Any:
-    """Found on a compiled function, which a compiled module holds."""
+    """Look up an attribute of a compiled function, or of the one inside a compiled module."""
     attributes = getattr(compiled, "__dict__", {})
     return getattr(attributes.get("_compiled", compiled), "__dict__", {}).get(name)
 
 
 def named_call(compiled: CompiledFunction, name: str) -> BoxedCall:
-    """What a compiler made, as a call whose errors are the program's and tell the graph's name."""
+    """A compiler's result as a call that raises the program's errors, with a note of the graph's name."""
     boxed = as_boxed(compiled)
 
     def call(inputs: list[Any]) -> Sequence[Any]:

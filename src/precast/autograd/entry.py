@@ -1,7 +1,4 @@
-"""The ways into AOT autograd, spelled and called as PyTorch's users know them.
-
-What a memory budget costs: the trade-off between what is saved for the backward and what is computed again.
-"""
+"""The entry points of AOT autograd, with PyTorch's names and signatures."""
 
 import functools
 import weakref
@@ -37,13 +34,13 @@ def aot_function(
     enable_log: bool = True,
     disable_functionalization: bool = False,
 ) -> Callable[..., Any]:
-    """``fn``, with its forward and backward compiled when first called, and again for calls that do not fit.
+    """Return ``fn`` with its forward and backward compiled: on the first call, and again for calls that fit no variant.
 
-    Missing compilers mean ``fw_compiler``. With ``dynamic=True`` one compilation serves all sizes that satisfy its
-    guards; with ``None`` a size becomes dynamic when it changes. ``num_params_buffers`` says how many leading arguments
-    are parameters and buffers, and ``enable_log`` whether compilations are logged; neither changes results. With
-    ``disable_functionalization`` graphs write into their inputs and intermediates as ``fn`` does, for compilers that
-    want to see it so.
+    ``bw_compiler`` and ``inference_compiler`` default to ``fw_compiler``. With ``dynamic=True`` one compilation serves
+    all sizes that satisfy its guards; with ``None`` a size becomes dynamic when it changes. ``num_params_buffers`` is
+    the number of leading arguments that are parameters and buffers, and ``enable_log`` turns logging of compilations on
+    or off; neither changes results. With ``disable_functionalization`` the graphs keep in-place operators, for
+    compilers that want to see them.
 
     >>> import torch
     >>> from precast.compilers import nop
@@ -65,9 +62,9 @@ def aot_function(
 
 
 def compile_callable(function: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
-    """A plain function around an ``AotCallable``, which takes the other arguments.
+    """A plain function around an ``AotCallable``, to which the other arguments are passed.
 
-    A method that was compiled in the body of its class is compiled for each object that it is called of.
+    A method that is compiled in the body of its class is compiled separately for each object.
     """
     compiled = AotCallable(function, **arguments)
     methods: MutableMapping[Any, AotCallable] = weakref.WeakKeyDictionary()
@@ -88,7 +85,7 @@ def compile_callable(function: Callable[..., Any], **arguments: Any) -> Callable
 
 
 def variants(compiled: Callable[..., Any]) -> tuple[Variant, ...]:
-    """The variants of a compiled function or module: how many there are, when and why each was compiled.
+    """Return the variants of a compiled function or module: when and why each was compiled, and what it assumes.
 
     >>> import torch
     >>> from precast.compilers import nop
@@ -103,15 +100,15 @@ def variants(compiled: Callable[..., Any]) -> tuple[Variant, ...]:
         found = attributes["_compiled"].__dict__[_VARIANTS]
     if found is None:
         raise InputTypeError(
-            f"precast.variants got a {type(compiled).__name__} that was not compiled.",
-            why="only what precast.compile and its kin return has variants",
+            f"precast.variants got an object of type {type(compiled).__name__} that was not compiled.",
+            why="only what precast.compile and similar functions return has variants",
             fix="Pass the compiled function or module.",
         )
     return tuple(found())
 
 
 def aot_module(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
-    """``mod``, with its forward and backward compiled; the other arguments are those of ``aot_function``.
+    """Return ``mod`` with its forward and backward compiled; the other arguments are those of ``aot_function``.
 
     >>> import torch
     >>> from precast.compilers import nop
@@ -147,12 +144,12 @@ def aot_module_simplified(
     pre_grad_passes: Callable[[Any, Sequence[Any]], torch.nn.Module] | None = None,
     compile_region_name: str | None = None,
 ) -> Callable[..., Any]:
-    """A flat callable over ``mod``'s inputs, compiled now for inputs like ``args``; parameters are read at each call.
+    """Compile ``mod`` now, for inputs like ``args``; return a flat callable that reads parameters at each call.
 
-    Where ``args`` are fake tensors, as other tracers pass them, it is compiled for real ones like them, with symbolic
-    sizes dynamic; where their sizes depend on data, at the first real call.
-    ``pre_grad_passes(mod, args)`` returns the module to compile. ``compiler_config_extra``, ``ignore_shape_env`` and
-    ``compile_region_name`` are taken for the sake of callers who pass them, and mean nothing here.
+    If ``args`` are fake tensors, as other tracers pass them, symbolic sizes become dynamic; if sizes depend on data,
+    compilation waits for the first real call. ``pre_grad_passes(mod, args)`` returns the module to compile.
+    ``compiler_config_extra``, ``ignore_shape_env`` and ``compile_region_name`` are accepted for compatibility and
+    ignored.
     """
     _check_module(mod, "aot_module_simplified")
     if pre_grad_passes is not None:
@@ -181,7 +178,7 @@ def _has_symbols(arg: Any) -> bool:
 
 
 def _has_examples(arg: Any) -> bool:
-    """Whether there can be something real like ``arg``: of sizes that are known, where there is memory for it."""
+    """Whether a real example like ``arg`` can be made: its sizes are known, and its device is available."""
     if is_fake(arg):
         has_memory = arg.device.type == "cpu" or (arg.device.type == "cuda" and torch.cuda.is_available())
         return has_memory and all(map(_has_examples, arg.shape))
@@ -189,7 +186,7 @@ def _has_examples(arg: Any) -> bool:
 
 
 def _example_of(arg: Any) -> Any:
-    """``arg``, or a real one like it, which is not read."""
+    """``arg``, or an uninitialized real tensor like it."""
     if isinstance(arg, torch.SymInt):
         return arg.node.hint
     if not is_fake(arg):
@@ -201,7 +198,7 @@ def _example_of(arg: Any) -> Any:
 def _check_module(mod: Any, name: str) -> None:
     if not isinstance(mod, torch.nn.Module):
         raise InputTypeError(
-            f"{name} got a {type(mod).__name__}.",
+            f"{name} got an object of type {type(mod).__name__}.",
             why="it compiles modules",
             fix="Pass an nn.Module, or use aot_function for a plain function.",
         )

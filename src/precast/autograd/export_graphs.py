@@ -1,11 +1,7 @@
-"""Flat functional graphs for people who run them themselves: with lifted state and a signature, or quite bare.
+"""Exports flat functional graphs: with lifted state and a signature, or bare. Refuses what they cannot express.
 
-Before: ``module(x)``, with state and trees
+Before: ``module(x)``, with state and pytrees
 After:  ``graph(parameters, buffers, inputs) -> (updated buffers, updated inputs, outputs[, gradients])``
-
-What an exported graph cannot express, each with an error that says what to change.
-
-Which placeholder and which result of an exported flat graph is what.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +39,7 @@ def check_options(*, trace_joint: bool, output_loss_index: int | None, pre_dispa
     if trace_joint and pre_dispatch:
         raise ExportError(
             "A joint graph cannot be traced before dispatch.",
-            why="pre_dispatch records ops before autograd takes them apart, so there is no backward to record",
+            why="pre_dispatch records ops above autograd, so there is no backward to record",
             fix="Leave out pre_dispatch=True, or trace with trace_joint=False.",
         )
     if trace_joint and output_loss_index is None:
@@ -61,7 +57,7 @@ def check_options(*, trace_joint: bool, output_loss_index: int | None, pre_dispa
 
 
 def check_module_outputs(tree: pytree.TreeSpec) -> None:
-    """The outputs of a joint export are a tensor, or a flat list or tuple of tensors."""
+    """Refuse outputs of a joint export other than a tensor, or a flat list or tuple of tensors."""
     nested = not tree.is_leaf() and (tree.type not in (list, tuple) or not all(c.is_leaf() for c in tree.children()))
     if nested:
         raise ExportError(
@@ -71,7 +67,8 @@ def check_module_outputs(tree: pytree.TreeSpec) -> None:
         )
 
 
-def check_joint_facts(facts: BoundaryFacts, call: PreparedCall) -> None:
+def check_layouts(facts: BoundaryFacts, call: PreparedCall) -> None:
+    """Refuse inputs that are laid out anew: no result of the graph could say so."""
     for number, fact in enumerate(facts.inputs):
         name = call.input_names[number]
         if fact.mutates_metadata:
@@ -80,6 +77,11 @@ def check_joint_facts(facts: BoundaryFacts, call: PreparedCall) -> None:
                 why="a functional graph returns new values; it cannot say that an input got another shape",
                 fix="Use an out-of-place op, such as x.t() for x.t_().",
             )
+
+
+def check_joint_facts(facts: BoundaryFacts, call: PreparedCall) -> None:
+    for number, fact in enumerate(facts.inputs):
+        name = call.input_names[number]
         if fact.mutates_data and fact.requires_grad:
             raise ExportError(
                 f"The module writes into the input {name}, which requires grad.",
@@ -89,19 +91,19 @@ def check_joint_facts(facts: BoundaryFacts, call: PreparedCall) -> None:
     for number, output in enumerate(facts.outputs):
         if not output.is_tensor:
             raise ExportError(
-                f"Output {number} of the module is no tensor.",
+                f"Output {number} of the module is not a tensor.",
                 why="a joint graph returns tensors only",
-                fix="Return tensors alone.",
+                fix="Return only tensors.",
             )
 
 
 def check_memory(facts: BoundaryFacts, call: PreparedCall) -> None:
-    """Refuse inputs that share memory with one that is written: a write into one would have to show in the other."""
+    """Refuse inputs that share memory with one that is written: the graph would miss the update of the other."""
     tensors = [*(item.tensor for item in call.state), *call.call.leaves]
     for number, other in inputs_written_through_others(tensors, facts):
         raise ExportError(
             f"The module writes into {call.input_names[number]}, which shares memory with {call.input_names[other]}.",
-            why="a functional graph takes each input as a value of its own, and would miss that both change",
+            why="a functional graph treats each input as a separate value, and would miss that both change",
             fix="Pass a clone of one of them.",
         )
 
@@ -124,13 +126,13 @@ def check_loss(facts: BoundaryFacts, index: int) -> None:
         raise ExportError(
             f"The loss (output {index}) does not require grad.",
             why="nothing that it is computed from requires grad",
-            fix="Check that it is no detached value, and that parameters or inputs require grad.",
+            fix="Check that it is not detached, and that parameters or inputs require grad.",
         )
     for number, output in enumerate(facts.outputs):
         if number != index % len(facts.outputs) and output.requires_grad:
             raise ExportError(
                 f"Output {number} requires grad besides the loss.",
-                why="the joint graph computes gradients of the loss alone; those of this output would be lost",
+                why="the joint graph computes only gradients of the loss; those of this output would be lost",
                 fix="Return it with .detach().",
             )
 
@@ -153,7 +155,7 @@ def check_simple_arguments(args: Sequence[Any]) -> None:
     if not all(isinstance(arg, torch.Tensor | torch.SymInt) for arg in args):
         raise ExportError(
             "The inputs are nested, or are not all tensors or symbolic sizes.",
-            why="aot_export_joint_simple knows no trees: each input is one placeholder",
+            why="aot_export_joint_simple does not flatten pytrees: each input is one placeholder",
             fix="Pass a flat list of tensors, and rebuild the structure inside the function.",
         )
 
@@ -181,18 +183,18 @@ def check_simple_facts(facts: BoundaryFacts, tree: pytree.TreeSpec) -> None:
         if output.relation is not Relation.FRESH:
             raise ExportError(
                 f"Output {number} is {output.relation.value}.",
-                why="there is no boundary around this graph that could make the alias again",
+                why="there is no boundary around this graph that could regenerate the alias",
                 fix="Return a clone().",
             )
 
 
 @dataclass(frozen=True)
 class GraphSignature:
-    """The contract of ``aot_export_module``'s graph.
+    """The signature of a graph that ``aot_export_module`` returns.
 
     Placeholders are parameters, buffers, then user inputs. Results are updated buffers, updated user inputs, user
-    outputs, and for a joint graph the gradients. Parameters and buffers are named as in the module, everything else as
-    in the graph.
+    outputs, and gradients if the graph is a joint one. Parameters and buffers have the names that they have in the
+    module; everything else has the names of the graph.
     """
 
     parameters: list[str]
@@ -220,11 +222,11 @@ def aot_export_module(
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> tuple[fx.GraphModule, GraphSignature]:
-    """The module as a flat functional graph and its signature; with ``trace_joint``, its gradients too.
+    """Return the module as a flat functional graph with its signature; with ``trace_joint``, including gradients.
 
-    With ``trace_joint`` output number ``output_loss_index`` is a scalar loss, and the graph also returns the gradient
-    of every parameter and input that requires one. Fake tensors serve as well as real ones; their sizes stay symbols.
-    ``dynamic_shapes`` are those of ``precast.export``; ``True`` makes all sizes of inputs dynamic.
+    With ``trace_joint``, output number ``output_loss_index`` must be a scalar loss, and the graph also returns the
+    gradient of every parameter and input that requires one. Arguments may be fake tensors; their symbolic sizes stay
+    symbolic. ``dynamic_shapes`` are those of ``precast.export``; ``True`` makes all sizes of inputs dynamic.
 
     >>> graph, signature = aot_export_module(torch.nn.Linear(2, 1), (torch.ones(1, 2),), trace_joint=False)
     >>> signature.parameters, signature.user_inputs
@@ -237,6 +239,7 @@ def aot_export_module(
         facts = analyze(call.flat, call.fake_inputs, call.fakes.mode)
         assert call.flat.out_tree is not None, "the module has run"
         check_memory(facts, call)
+        check_layouts(facts, call)
         if trace_joint:
             assert output_loss_index is not None, "checked above"
             check_module_outputs(call.flat.out_tree)
@@ -292,7 +295,7 @@ def _trace(
 
 
 def _embed_constants(module: fx.GraphModule, call: PreparedCall) -> None:
-    """Tensors that the module merely refers to become attributes of the graph: the signature has no place for them."""
+    """Make constant tensors of the module attributes of the graph: the signature has no place for them."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for item, node in zip(call.state, placeholders, strict=False):
         if item.kind is InputKind.CONSTANT_TENSOR:
@@ -303,7 +306,7 @@ def _embed_constants(module: fx.GraphModule, call: PreparedCall) -> None:
             attribute.meta = dict(node.meta)
             node.replace_all_uses_with(attribute)
             module.graph.erase_node(node)
-    # Attributes are read after the last placeholder.
+    # Move get_attr nodes after the last placeholder.
     first_other = next(node for node in module.graph.nodes if node.op not in ("placeholder", "get_attr"))
     for node in [node for node in module.graph.nodes if node.op == "get_attr"]:
         first_other.prepend(node)
@@ -370,11 +373,11 @@ def aot_export_joint_simple(
     num_params_buffers: int = 0,
     decompositions: Decompositions | None = None,
 ) -> fx.GraphModule:
-    """A function of flat tensors that returns flat tensors, as a graph: ``primals -> outputs``, or with ``trace_joint``
+    """Return the graph of a function over flat tensors: ``primals -> outputs``, or with ``trace_joint``
     ``primals, tangents -> outputs, gradients``.
 
-    It must not mutate its inputs nor return aliases of them: there is no boundary around this graph. Fake tensors serve
-    as well as real ones; their sizes stay symbols.
+    The function must not mutate its inputs or return aliases of them: this graph has no boundary around it. Arguments
+    may be fake tensors; their symbolic sizes stay symbolic.
     """
     check_simple_arguments(args)
     with torch.set_grad_enabled(trace_joint), tracing_session():

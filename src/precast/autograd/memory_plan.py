@@ -1,4 +1,4 @@
-"""What a training step saves and computes again at each memory budget."""
+"""What a training step saves and recomputes at each memory budget."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,9 +22,9 @@ def plan(
     budgets: Sequence[float] = BUDGETS,
     decompositions: Decompositions | None = None,
 ) -> TradeOffCurve:
-    """For each budget: bytes saved, FLOPs recomputed, estimated peak, and the saved bytes measured by running it.
+    """Measure the trade-off of each memory budget: bytes saved (estimated and measured), FLOPs recomputed, peak memory.
 
-    ``fn`` is a function or module whose result requires grad. The curve prints as a table and draws as SVG.
+    ``fn`` is a function or module whose result requires grad. The curve prints as a table and can be drawn as SVG.
 
     >>> import torch
     >>> x = torch.ones(64, 64, requires_grad=True)

@@ -1,10 +1,10 @@
-"""Runs a program that cannot be one graph in pieces: in Python, with the modules that it calls compiled.
+"""Runs a program with graph breaks in pieces: in Python, with the modules that it calls compiled.
 
 Before: ``GraphBreak`` while ``model`` was traced
-After:  ``model`` runs as it is; modules under it, and its own ``forward`` below its hooks, are compiled by themselves
+After:  ``model`` runs in Python; its submodules, and its own ``forward`` below its hooks, are compiled separately
 
-What cannot be captured deeper inside breaks the piece that it is in, and so on inwards: eager's order is kept, and
-every hook is called by torch itself.
+A piece that cannot be captured itself is broken in the same way, and so on inwards. Eager's order is kept, and torch
+itself calls every hook.
 """
 
 import threading
@@ -16,16 +16,17 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from precast.autograd.checkpoints_in_pieces import routed_again_in_reruns
 from precast.trace.exchanged_attributes import ExchangedAttribute
 from precast.trace.executed_code import is_trusted
 from precast.trace.session import ProcessLock, in_tracing_session
 
 _ROUTE = "_compiled_call_impl"
-"""Where torch looks for something to call in place of a module."""
+"""The attribute that torch calls, if it is set, instead of a module."""
 
 
 class Pieces:
-    """The compiled parts of one function, made by ``compile_piece`` when first called."""
+    """The compiled pieces of one function, made by ``compile_piece`` when first called."""
 
     def __init__(self, function: Callable[..., Any], compile_piece: Callable[[Callable[..., Any]], Any]) -> None:
         self._function = function
@@ -38,14 +39,14 @@ class Pieces:
     def run(
         self, args: Sequence[Any], kwargs: dict[str, Any], modules: Sequence[torch.nn.Module], *, below_hooks: bool
     ) -> Any:
-        """Call the function, which calls ``modules``; with ``below_hooks``, all of it but its hooks is a piece."""
+        """Call the function, with ``modules`` as pieces; with ``below_hooks``, its forward without hooks is a piece."""
         with self._routed(modules):
             if below_hooks and isinstance(self._function, torch.nn.Module):
                 return self._run_hooks(self._function, args, kwargs)
             return self._function(*args, **kwargs)
 
     def compiled(self) -> list[Any]:
-        """All that was compiled so far."""
+        """All pieces compiled so far."""
         return [*self._compiled.values(), *self._forwards.values()]
 
     def _run_hooks(self, module: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -54,11 +55,11 @@ class Pieces:
         def forward(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != thread or exchanged is None or not exchanged.is_in_place:
                 return original(*args, **kwargs)
-            # The piece is traced, and found again, with the module as it is.
+            # The piece is traced, and its guards are checked, with the module in its original state.
             exchanged.take_away()
             return self._piece(self._forwards, module, forward_of)(*args, **kwargs)
 
-        # Where another thread is between the hooks of this module, its exchange calls the original for us.
+        # If another thread is inside this module's hooks, its replacement calls the original for us.
         exchanged = ExchangedAttribute.put(module, "forward", forward)
         try:
             return module(*args, **kwargs)
@@ -80,7 +81,7 @@ class Pieces:
 
     @contextmanager
     def _routed(self, modules: Sequence[torch.nn.Module]) -> Iterator[None]:
-        """While active, calls of the modules, on this thread, call their pieces."""
+        """While active, calls of the modules on this thread call their pieces."""
         owner = getattr(self._function, "__self__", self._function)
         thread = threading.get_ident()
         exchanged = [
@@ -88,12 +89,24 @@ class Pieces:
             for module in modules
             if module is not owner and vars(module).get(_ROUTE) is None and _is_worth_it(module)
         ]
+        running = frozenset(self._running.modules)
         try:
-            yield
+            with routed_again_in_reruns(lambda: self._routed_as_when(running, modules)):
+                yield
         finally:
             for each in exchanged:
                 if each is not None:
                     each.take_away()
+
+    @contextmanager
+    def _routed_as_when(self, running: frozenset[int], modules: Sequence[torch.nn.Module]) -> Iterator[None]:
+        """Route calls as in a run during which the pieces of ``running`` were being called."""
+        before, self._running.modules = self._running.modules, set(running)
+        try:
+            with self._routed(modules):
+                yield
+        finally:
+            self._running.modules = before
 
     def _route(self, module: torch.nn.Module, thread: int) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -110,14 +123,14 @@ class Pieces:
 
 
 class _Running(threading.local):
-    """The modules whose pieces are being called: what these run of themselves is not to call the piece again."""
+    """The modules whose pieces are being called: a call of the module from its piece must not call the piece again."""
 
     def __init__(self) -> None:
         self.modules: set[int] = set()
 
 
 def forward_of(module: torch.nn.Module) -> Callable[..., Any]:
-    """The forward of a module, whatever it is when called, with the module found by those who look for its state."""
+    """The current forward of a module, as a method of the module, so that its state is found."""
 
     def forward(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)
@@ -129,7 +142,7 @@ def forward_of(module: torch.nn.Module) -> Callable[..., Any]:
 
 
 def _is_worth_it(module: torch.nn.Module) -> bool:
-    """Whether a module may hold more than an operator: torch's own ones without children do not."""
+    """Whether a module may be more than one operator: torch's own modules without children are not."""
     if isinstance(module, torch.jit.ScriptModule) or "_precast_original" in vars(module):
         return False
     return bool(module._modules) or not is_trusted(type(module).__module__)

@@ -1,9 +1,7 @@
-"""Forwards that cannot be captured and so run in Python: why, and how people are told.
+"""Reports forwards that cannot be captured and so run in Python.
 
 Before: tracing ``model`` failed in ``model.router``, which decides in Python on a value
 After:  one warning, when the call has run in pieces: the modules that run in Python, the line, the reason and the fix
-
-Warnings that point at the line of the user's that called compiled code, however deep that call is in ours.
 """
 
 import sys
@@ -22,8 +20,8 @@ from precast.trace.capture.module_state import module_names, root_modules
 
 
 def warn_at_users_line(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn, at the innermost line that is neither ours nor torch's."""
-    # What tells whose a file is comes with the tracer, which starts without a trace do without.
+    """Warn at the innermost line that is neither ours nor torch's."""
+    # Imported here: it loads the tracer, which a warm start does not need.
     from precast.trace.provenance import is_users_file
 
     level = 1
@@ -33,14 +31,14 @@ def warn_at_users_line(message: str, category: type[Warning] = UserWarning) -> N
     warnings.warn(message, category, stacklevel=level + 1 if frame is not None else 2)
 
 
-_MOST_TOLD = 4
+_MOST_LINES = 4
 Function = Callable[..., Any]
 
 
 class NotCapturedError(Exception):
-    """Tracing a program ended in ``error``: what a graph cannot record, or what the program itself raises.
+    """Tracing a program ended in ``error``: a graph cannot record it, or the program itself raises.
 
-    ``keep`` is called if it is the former: if the program runs in pieces, that can be known in other processes.
+    In the former case, once the program has run in pieces, ``keep`` is called: it stores that for other processes.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -53,7 +51,7 @@ def _keep_nothing() -> None:
 
 
 class UncapturedForward(NamedTuple):
-    """A forward that runs in Python: whose it is, the line that could not be captured, why, and what to do."""
+    """A forward that runs in Python: its function, the line that could not be captured, why, and the fix."""
 
     function: Function
     at: str
@@ -62,15 +60,15 @@ class UncapturedForward(NamedTuple):
 
     @classmethod
     def of(cls, function: Function, error: BaseException) -> "UncapturedForward":
-        """What a failed capture tells."""
-        return cls(function, *told_of(error))
+        """From the error of a failed capture."""
+        return cls(function, *failure_texts(error))
 
 
-def told_of(error: BaseException) -> tuple[str, str, str]:
-    """The line that could not be captured, why, and what to do."""
+def failure_texts(error: BaseException) -> tuple[str, str, str]:
+    """The line that could not be captured, why, and the fix."""
     if isinstance(error, PrecastError):
-        return error.at or "", f"{error.what} {error.why}".rstrip(), error.fix
-    # Errors are told to people, and seldom: capture and its tracer need not be loaded before.
+        return error.at or "", f"{error.what.rstrip('.')}: {error.why}", error.fix
+    # Imported here: errors are rare, and this loads the tracer.
     from precast.trace.provenance import users_line
 
     text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
@@ -78,7 +76,7 @@ def told_of(error: BaseException) -> tuple[str, str, str]:
 
 
 class Region(NamedTuple):
-    """A function or module that is a part of a program: compiled, or run in Python, and for what reason."""
+    """A function or module of a program: whether it is compiled or runs in Python, and why."""
 
     function: Function
     is_in_python: bool
@@ -86,11 +84,11 @@ class Region(NamedTuple):
 
 
 class GraphBreakWarning(UserWarning):
-    """Parts of a program run in Python, since they cannot be captured."""
+    """A graph break: part of a program cannot be captured and runs in Python."""
 
 
 class _Running(threading.local):
-    """What could not be captured since the outermost call that runs in pieces began; None outside of such calls."""
+    """The forwards that could not be captured in the outermost call that runs in pieces; None outside such calls."""
 
     found: list[UncapturedForward] | None = None
 
@@ -99,10 +97,10 @@ _running = _Running()
 
 
 @contextmanager
-def told_failures(function: Function, error: Exception | None) -> Iterator[None]:
-    """While active, ``function`` runs in pieces; ``error`` says why, where that is news.
+def reported_failures(function: Function, error: Exception | None) -> Iterator[None]:
+    """While active, ``function`` runs in pieces; ``error`` says why, if it has just been found.
 
-    Who comes first tells of everything that was found on the way, unless the function itself fails.
+    The outermost function warns about everything that was found during its call, unless the call itself fails.
     """
     new = [] if error is None else [UncapturedForward.of(function, error)]
     for each in new:
@@ -117,7 +115,7 @@ def told_failures(function: Function, error: Exception | None) -> Iterator[None]
     finally:
         _running.found = None
     if new:
-        _tell(function, new)
+        _warn(function, new)
 
 
 def named_modules(function: Function) -> dict[str, torch.nn.Module]:
@@ -134,7 +132,7 @@ def _modules_in_reach(function: Function) -> dict[str, torch.nn.Module]:
 
 
 def names_within(function: Function) -> Callable[[Function], str]:
-    """What functions and modules that are parts of ``function`` are called: modules by their path."""
+    """Names of functions and modules inside ``function``: modules by their path."""
     names = module_names(_modules_in_reach(function))
 
     def name(part: Function) -> str:
@@ -143,25 +141,25 @@ def names_within(function: Function) -> Callable[[Function], str]:
     return name
 
 
-def _tell(function: Function, breaks: list[UncapturedForward]) -> None:
+def _warn(function: Function, breaks: list[UncapturedForward]) -> None:
     name_within = names_within(function)
     reasons: dict[tuple[str, str, str], list[Function]] = {}
     for each in breaks:
         reasons.setdefault(each[1:], []).append(each.function)
-    told = []
-    for (at, why, fix), found in list(reasons.items())[:_MOST_TOLD]:
-        told.append(", ".join(name_within(one) for one in _innermost(found)))
-        told += [*([f"  at:  {at}"] if at else []), f"  why: {why}", f"  fix: {fix}"]
-    more = [f"and {len(reasons) - _MOST_TOLD} more lines"] if len(reasons) > _MOST_TOLD else []
+    lines = []
+    for (at, why, fix), found in list(reasons.items())[:_MOST_LINES]:
+        lines.append(", ".join(name_within(one) for one in _innermost(found)))
+        lines += [*([f"  at:  {at}"] if at else []), f"  why: {why}", f"  fix: {fix}"]
+    more = [f"and {len(reasons) - _MOST_LINES} more lines"] if len(reasons) > _MOST_LINES else []
     beginning = (
-        f"{name_of(function)} runs in pieces: what is named here runs in Python, the modules that it calls are "
-        "compiled. fullgraph=True raises instead."
+        f"{name_of(function)} runs in pieces: the parts named here run in Python, the modules that they call are "
+        "compiled. fullgraph=True raises an error instead."
     )
-    warn_at_users_line("\n".join([beginning, *told, *more]), GraphBreakWarning)
+    warn_at_users_line("\n".join([beginning, *lines, *more]), GraphBreakWarning)
 
 
 def _innermost(functions: list[Function]) -> list[Function]:
-    """Those that hold none of the others: a line that breaks a module breaks all that hold it."""
+    """Those that contain none of the others: a line that breaks a module breaks every module around it."""
     broken = set(map(id, functions))
     return [
         function
@@ -175,5 +173,5 @@ def _innermost(functions: list[Function]) -> list[Function]:
 
 
 def name_of(function: Function) -> str:
-    """What people call a function or a module."""
+    """The name of a function, or of a module's class."""
     return getattr(function, "__qualname__", type(function).__qualname__)

@@ -1,4 +1,4 @@
-"""Results that may be used again, on disk: checked when read, bounded in size, private to the user. Needs no torch."""
+"""The cache of compiled results on disk: verified when read, bounded in size, private to the user. Needs no torch."""
 
 from precast.cache.folder import CacheWarning
 from precast.cache.keys import Indescribable, content_key, processor_identity

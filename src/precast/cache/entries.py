@@ -1,4 +1,4 @@
-"""Entries as files, each of them whole and checked, or not there.
+"""Cache entries as files: each one is complete and verified, or missing.
 
 ::
 
@@ -7,10 +7,8 @@
     partial/                     what is being written
     lock
 
-The name holds the digest, so that an entry is one plain file that other programs can use as it is. The digest covers
-kind and key too: an entry under a wrong name is a damaged one.
-
-What a store holds, as plain data.
+The name contains the digest, so that an entry is one plain file that other programs can use unchanged. The digest
+covers kind and key too: an entry under a wrong name counts as damaged.
 """
 
 import errno
@@ -29,16 +27,16 @@ from precast.cache.folder import check_private, make_private
 PARTIAL = "partial"
 _BLOCK_BYTES = 4096
 _ABOUT_THE_ENTRY = (errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM)
-"""What the system says of links, sockets, and files that are closed to their owner."""
+"""The error numbers for links, sockets, and files that their owner must not read."""
 
 
 class DamagedEntry(Exception):  # noqa: N818
-    """A file that stands where an entry should, and does not hold what its name says."""
+    """A file in the place of an entry whose contents do not match its name."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry as the file system tells of it: the room it takes, and when it was last used, in nanoseconds."""
+    """One entry's file metadata: its size on disk, and the time of its last use, in nanoseconds."""
 
     path: str
     kind: str
@@ -47,12 +45,12 @@ class Entry:
 
 
 def room_for(size: int) -> int:
-    """How much of the disk so many bytes take: whole blocks, so that many small entries are not for free."""
+    """The size on disk of so many bytes: whole blocks, so that many small entries count fully."""
     return max(1, -(-size // _BLOCK_BYTES)) * _BLOCK_BYTES
 
 
 def candidates(folder: Path, kind: str, key: str) -> list[Path]:
-    """The files that claim to be the entry; more than one where two writers came to different, equally good results."""
+    """The files with the entry's key; several if two writers produced different, equally valid results."""
     shard = _shard(folder, kind, key)
     try:
         for inner in (shard.parent, shard):
@@ -64,13 +62,13 @@ def candidates(folder: Path, kind: str, key: str) -> list[Path]:
 
 
 def read_intact(path: Path, kind: str, key: str, *, most: int) -> bytes:
-    """What the entry holds, at most so many bytes.
+    """The contents of the entry, of at most ``most`` bytes.
 
-    Raises DamagedEntry, or what the system says where that is not about the entry: it has just been removed, say, or
-    this process has too many files open.
+    Raises DamagedEntry, or an OSError that is not about the entry: it has just been removed, for example, or this
+    process has too many open files.
     """
     try:
-        # Not to follow links, nor to wait for the other end of a pipe, whatever someone put here.
+        # Does not follow links, and does not block on pipes.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in _ABOUT_THE_ENTRY:
@@ -79,7 +77,7 @@ def read_intact(path: Path, kind: str, key: str, *, most: int) -> bytes:
     try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
-            raise DamagedEntry("it is no regular file")
+            raise DamagedEntry("it is not a regular file")
         if facts.st_size > most:
             raise DamagedEntry(f"it has {facts.st_size} bytes, more than may be kept")
         with open(descriptor, "rb", closefd=False) as file:
@@ -92,16 +90,16 @@ def read_intact(path: Path, kind: str, key: str, *, most: int) -> bytes:
 
 
 def write_entry(folder: Path, kind: str, key: str, data: bytes, *, suffix: str = "") -> Path:
-    """Add an entry; readers see all of it or nothing, and after a crash of the machine too."""
+    """Add an entry atomically: readers see all of it or nothing, even after a crash of the machine."""
     shard = _shard(folder, kind, key)
     for needed in (folder / PARTIAL, shard.parent, shard):
         make_private(needed)
-    descriptor, partial = tempfile.mkstemp(dir=folder / PARTIAL)  # for the owner only, by mkstemp's promise
+    descriptor, partial = tempfile.mkstemp(dir=folder / PARTIAL)  # mkstemp makes it accessible only to the owner
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            # The folder is not synced: an entry lost in a crash is made again, one half written would be a damaged one.
+            # The folder is not synced: an entry lost in a crash is recomputed, but a partial one would be damaged.
             os.fsync(descriptor)
         path = shard / f"{key}.{_digest(kind, key, data)}{suffix}"
         os.replace(partial, path)
@@ -112,7 +110,7 @@ def write_entry(folder: Path, kind: str, key: str, data: bytes, *, suffix: str =
 
 
 def all_entries(folder: Path) -> Iterator[Entry]:
-    """Every entry there is, in no order, without looking inside."""
+    """Every entry, in no particular order, without reading any."""
     for kind in _folders(folder):
         if kind.name != PARTIAL:
             for shard in _folders(kind):
@@ -120,13 +118,13 @@ def all_entries(folder: Path) -> Iterator[Entry]:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """What writers have not finished. Nobody writes while one is alone, so then it is what killed ones left."""
+    """Unfinished files. Under the exclusive lock nobody writes, so they were left by killed writers."""
     partial = folder / PARTIAL
     return list(partial.iterdir()) if partial.is_dir() else []
 
 
 def remove(name: str | Path) -> None:
-    """Remove whatever is there, if it is."""
+    """Remove a file or folder, if it exists."""
     path = Path(name)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
@@ -149,7 +147,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _shard(folder: Path, kind: str, key: str) -> Path:
-    assert re.fullmatch(r"(?!partial$)[a-z_]+", kind), f"{kind!r} is no kind of entry"
+    assert re.fullmatch(r"(?!partial$)[a-z_]+", kind), f"{kind!r} is not a kind of entry"
     assert re.fullmatch(r"[0-9a-f]{64}", key), f"{key!r} was not made by content_key"
     return folder / kind / key[:2]
 
@@ -162,7 +160,7 @@ def _digest(kind: str, key: str, data: bytes) -> str:
 
 @dataclass(frozen=True)
 class KindInfo:
-    """The entries of one kind: how many, the room they take, and when one was last used, in seconds since 1970."""
+    """The entries of one kind: their number, their size on disk, and their last use, in seconds since 1970."""
 
     kind: str
     entries: int
@@ -172,7 +170,7 @@ class KindInfo:
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """What is in a store; ``hits`` and ``misses`` are those of this process."""
+    """The contents of a store; ``hits`` and ``misses`` are those of this process."""
 
     directory: Path
     limit: int
@@ -190,7 +188,7 @@ class StoreInfo:
 
 
 def summarize(entries: Iterable[Entry]) -> tuple[KindInfo, ...]:
-    """Entries counted by kind, in order of names."""
+    """Entries counted by kind, sorted by name."""
     by_kind: dict[str, list[Entry]] = {}
     for entry in entries:
         by_kind.setdefault(entry.kind, []).append(entry)

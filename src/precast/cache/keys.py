@@ -1,7 +1,4 @@
-"""Names for results: a hash of everything that decides them.
-
-What of this machine decides which code suits it.
-"""
+"""Cache keys: hashes of everything that affects a result, including the processor."""
 
 import hashlib
 import platform
@@ -11,11 +8,11 @@ from pathlib import Path
 
 
 class Indescribable(Exception):  # noqa: N818
-    """Something that text cannot tell from its like, so that no name can be made of it."""
+    """An object without a canonical text, for which no key can be made."""
 
 
 def content_key(parts: Iterable[str | bytes]) -> str:
-    """A name for exactly these parts in this order.
+    """The key of exactly these parts in this order.
 
     >>> content_key(["ab", "c"]) == content_key(["a", "bc"])
     False
@@ -23,23 +20,23 @@ def content_key(parts: Iterable[str | bytes]) -> str:
     digest = hashlib.sha256()
     for part in parts:
         encoded = part.encode() if isinstance(part, str) else part
-        # With its length before it, no part can pass for the end of one and the start of the next.
+        # Prefixed with lengths, so that the boundaries between parts count.
         digest.update(f"{'text' if isinstance(part, str) else 'data'} {len(encoded)} ".encode())
         digest.update(encoded)
     return digest.hexdigest()
 
 
-_TELLING = ("vendor_id", "cpu family", "model", "model name", "flags", "CPU implementer", "CPU part", "Features")
+_IDENTIFYING = ("vendor_id", "cpu family", "model", "model name", "flags", "CPU implementer", "CPU part", "Features")
 
 
 @cache
 def processor_identity() -> str:
-    """The processor's model and instructions: equal texts mean that code tuned for one runs as well on the other."""
+    """The processor's model and features: if equal, code tuned for one processor suits the other."""
     facts = Path("/proc/cpuinfo")
-    return telling_lines(facts.read_text()) if facts.exists() else f"{platform.machine()} {platform.processor()}"
+    return identifying_lines(facts.read_text()) if facts.exists() else f"{platform.machine()} {platform.processor()}"
 
 
-def telling_lines(facts: str) -> str:
-    """What ``/proc/cpuinfo`` says of kinds of processors, leaving out how many there are and how fast they now run."""
-    lines = (line for line in facts.splitlines() if line.partition(":")[0].strip() in _TELLING)
+def identifying_lines(facts: str) -> str:
+    """The lines of ``/proc/cpuinfo`` that identify processor models, without their number and current frequencies."""
+    lines = (line for line in facts.splitlines() if line.partition(":")[0].strip() in _IDENTIFYING)
     return "\n".join(dict.fromkeys(lines))

@@ -1,8 +1,7 @@
-"""Files and folders that are being written, told from those that a killed writer left: the living hold a lock.
+"""Temporary files and folders with a lock, so that those left by killed processes can be recognized and removed.
 
-The system frees the lock of a process that dies, and whoever writes to the same place next removes what it left.
-
-Files for as long as this process lives; what killed ones left is removed by the next that needs any.
+The system releases the lock of a process that dies; the next process that writes to the same place removes what it
+left. The same holds for scratch folders, which live as long as their process.
 """
 
 import atexit
@@ -22,7 +21,7 @@ _LOCK = "owner.lock"
 
 @contextmanager
 def partial_file(target: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """A new hidden file beside ``target``, open to be written; gone when this ends, unless it was moved away."""
+    """A new hidden file beside ``target``, open for writing; removed at the end unless it was moved away."""
     prefix = f".{target.name[:100]}."
     _remove_abandoned(target.parent, prefix)
     handle = -1
@@ -39,7 +38,7 @@ def partial_file(target: Path) -> Iterator[tuple[Path, BinaryIO]]:
 
 @contextmanager
 def partial_folder(prefix: str, parent: Path) -> Iterator[Path]:
-    """A new folder in ``parent``, gone with all that is in it when this ends; and those that killed writers left."""
+    """A new folder in ``parent``, removed at the end; also removes those left by killed writers."""
     folder, handle = locked_folder(prefix, parent)
     try:
         yield folder
@@ -49,7 +48,7 @@ def partial_folder(prefix: str, parent: Path) -> Iterator[Path]:
 
 
 def locked_folder(prefix: str, parent: Path) -> tuple[Path, int]:
-    """The folder, and the descriptor that says while it is open that its owner lives."""
+    """A new folder, and the descriptor of its lock, which is held while the descriptor is open."""
     _remove_abandoned(parent, prefix)
     handle = -1
     while handle < 0:
@@ -60,7 +59,7 @@ def locked_folder(prefix: str, parent: Path) -> tuple[Path, int]:
 
 
 def replace_together(moves: Sequence[tuple[Path, Path]]) -> None:
-    """Move each file to its target, in order; if one cannot be moved, those before it are put back."""
+    """Move each file to its target, in order; if one cannot be moved, the earlier targets are restored."""
     before = {target: _second_name(target, Path(f"{source}.before")) for source, target in moves}
     moved: list[Path] = []
     try:
@@ -79,7 +78,7 @@ def replace_together(moves: Sequence[tuple[Path, Path]]) -> None:
 
 
 def _second_name(path: Path, second: Path) -> Path | None:
-    """Another name for a file, if there is one."""
+    """Hard-link a file to ``second``, if the file exists."""
     try:
         os.link(path, second)
     except FileNotFoundError:
@@ -88,8 +87,8 @@ def _second_name(path: Path, second: Path) -> Path | None:
 
 
 def _locked(handle: int, path: Path) -> int:
-    """The handle, once it holds the lock; -1 if somebody took the new file for an abandoned one in the meantime."""
-    with suppress(OSError):  # not every file system has locks; then leftovers stay
+    """The handle, once it holds the lock; -1 if another process has removed the new file as abandoned meanwhile."""
+    with suppress(OSError):  # on file systems without locks, leftovers stay
         fcntl.flock(handle, fcntl.LOCK_EX)
     if path.exists():
         return handle
@@ -105,7 +104,7 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
 
 
 def _remove_if_abandoned(path: Path, *, is_folder: bool) -> None:
-    # One that has no lock yet is being made right now.
+    # A folder without a lock file is just being created.
     with suppress(OSError):
         handle = os.open(path / _LOCK if is_folder else path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -118,13 +117,13 @@ def _remove_if_abandoned(path: Path, *, is_folder: bool) -> None:
 
 
 def new_scratch_folder() -> Path:
-    """An empty folder that is gone when the process ends."""
+    """An empty folder that is removed when the process ends."""
     return Path(tempfile.mkdtemp(dir=_scratch_of(os.getpid())))
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """An empty folder that is gone when this ends."""
+    """An empty folder that is removed at the end."""
     folder = new_scratch_folder()
     try:
         yield folder
@@ -134,13 +133,13 @@ def scratch_folder() -> Iterator[Path]:
 
 @cache
 def _scratch_of(process: int) -> Path:
-    # The lock is never let go: it tells the next process that this one, or a child of it, is still there.
+    # The lock is never released: it shows other processes that this one, or a child of it, is alive.
     folder, _ = locked_folder("precast-", Path(tempfile.gettempdir()))
     atexit.register(_remove_own, folder, process)
     return folder
 
 
 def _remove_own(folder: Path, process: int) -> None:
-    # A forked child has the registration too, and must not take its parent's files away.
+    # A forked child inherits the registration, and must not remove its parent's files.
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)

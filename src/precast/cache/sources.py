@@ -1,7 +1,7 @@
-"""Our own sources by what they hold: a checkout changes without its version changing.
+"""Hashes of our own sources: a checkout changes without its version changing.
 
-Before: the modules that make something
-After:  a hash of all that decides what they make: the closure of their imports, and what is not Python beside it
+Before: the modules that produce some result
+After:  a hash of everything that affects the result: the closure of their imports, and C++ files beside it
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _SUFFIXES = (".py", ".h", ".cpp")
-# Text is searched, not parsed: a start waits for this, and a parser would take a hundred times as long.
+# Found by regular expressions: warm starts wait for this, and a parser would take a hundred times as long.
 _FROM = re.compile(rb"from (precast[\w.]*) import (\([^)]*\)|[^\n]*)")
 _IMPORT = re.compile(rb"import (precast[\w.]*)")
 _HOME = re.compile(rb'"(\w+)": "(precast[\w.]*)"')
@@ -23,10 +23,10 @@ _ONLY_FOR_TYPES = re.compile(rb"if TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|\n)*")
 
 @cache
 def own_sources(*modules: str) -> str:
-    """A hash of the package's files; with `modules`, of theirs and of all that they import, directly or not.
+    """A hash of the package's files; with ``modules``, of their files and of everything they import, transitively.
 
-    Imports inside of functions count, those for type checkers do not. Headers and sources that are not Python belong to
-    the package in whose folder they are.
+    Imports inside functions count, those for type checkers do not. C++ headers and sources belong to the package in
+    whose folder they are.
     """
     members = import_closure(*modules)
     files = [file for file in _files() if file.module in members or not modules]
@@ -34,7 +34,7 @@ def own_sources(*modules: str) -> str:
 
 
 def import_closure(*modules: str) -> set[str]:
-    """The modules of ours that these are made of, themselves included."""
+    """The modules of Precast that these import, transitively, including themselves."""
     texts = {file.module: file.text for file in _files() if file.name.endswith(".py")}
     assert texts.keys() >= set(modules), f"there is no module {set(modules) - texts.keys()}"
     homes = {file.module: dict(_HOME.findall(file.text)) for file in _files() if file.name.endswith("__init__.py")}
@@ -43,13 +43,13 @@ def import_closure(*modules: str) -> set[str]:
         module = waiting.pop()
         if module in texts and module not in found:
             found.add(module)
-            # Whoever imports a module runs the packages around it.
+            # Importing a module imports its parent packages.
             waiting += [module.rpartition(".")[0], *_imported(texts[module], homes)]
     return found
 
 
 def _imported(text: bytes, homes: Mapping[str, Mapping[bytes, bytes]]) -> Iterator[str]:
-    """What a module imports; `homes` has, for each package, the modules that define its lazy names."""
+    """The imports of a module; ``homes`` maps each package to the modules that define its lazy names."""
     text = _ONLY_FOR_TYPES.sub(b"", text)
     if b"import precast" in text:
         yield from (module.decode() for module in _IMPORT.findall(text))
@@ -61,7 +61,7 @@ def _imported(text: bytes, homes: Mapping[str, Mapping[bytes, bytes]]) -> Iterat
 
 
 class _File(NamedTuple):
-    """A file of the package by its name from the root; `module` is the one it is, or the package it belongs to."""
+    """A file of the package; ``module`` is its own module, or the package that it belongs to."""
 
     name: str
     module: str
@@ -76,7 +76,7 @@ def _files() -> tuple[_File, ...]:
 
 
 def _read(folder: str, prefix: str, package: str) -> Iterator[_File]:
-    # `os.scandir`, not `pathlib`: a start waits for this.
+    # `os.scandir`, not `pathlib`, for speed: warm starts wait for this.
     with os.scandir(folder) as listing:
         entries = {entry.name: entry for entry in listing}
     if prefix and "__init__.py" in entries:

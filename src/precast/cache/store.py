@@ -1,13 +1,9 @@
-"""A store of results on disk, keyed by what decides them.
+"""A store of results on disk, by cache keys.
 
-The store can make things faster, never wrong or impossible: what it cannot read, it does not have; what it cannot
-write, it does not keep; and it says so once. Threads and processes may use one folder at the same time.
-
-Which entries go when the store is full: those whose last use is the longest ago.
-
-A lock between processes: many may use the store at once, but who removes from it is alone.
-
-The system frees the lock of a process that dies.
+The store can only make things faster: an entry that cannot be read is a miss, an entry that cannot be written is not
+stored, and either is warned about once. Threads and processes may use one folder at the same time: users share a file
+lock, and evicting or clearing takes it exclusively. The system releases the lock of a process that dies. When the store
+is full, the least recently used entries are evicted.
 """
 
 import fcntl
@@ -16,7 +12,6 @@ import os
 import shutil
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -34,7 +29,7 @@ from precast.cache.entries import (
     room_for,
     write_entry,
 )
-from precast.cache.folder import CacheWarning, check_private, make_private
+from precast.cache.folder import check_private, make_private, warn_of_cache
 from precast.cache.partial import new_scratch_folder
 from precast.errors import CacheError
 from precast.options import Options
@@ -46,7 +41,7 @@ if TYPE_CHECKING:
 def choose_evicted(entries: Iterable[Entry], most: int) -> list[Entry]:
     """The entries to remove so that the others take at most ``most`` bytes.
 
-    Once any must go, an eighth of the room is freed, so that the next few writes need not look again.
+    If any must go, an eighth of the space is freed, so that the next few writes need not scan the store again.
     """
     by_use = sorted(entries, key=lambda entry: (entry.used, entry.path))
     total = sum(entry.size for entry in by_use)
@@ -66,7 +61,7 @@ _PAUSE_SECONDS = 0.005
 
 @contextmanager
 def shared(path: Path) -> Iterator[None]:
-    """While active, nobody is alone; waits for whoever is, which is never long."""
+    """While active, hold the lock shared; waits for an exclusive holder, which is never long."""
     with _opened(path) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield
@@ -74,7 +69,7 @@ def shared(path: Path) -> Iterator[None]:
 
 @contextmanager
 def alone(path: Path, *, patience: float = 0.0) -> Iterator[bool]:
-    """While active, nobody else is; yields False if others were there for all of ``patience`` seconds."""
+    """While active, hold the lock exclusively; yields False if it was not free within ``patience`` seconds."""
     deadline = time.monotonic() + patience
     with _opened(path) as descriptor:
         while not (owned := _try_alone(descriptor)) and time.monotonic() < deadline:
@@ -101,13 +96,13 @@ def _opened(path: Path) -> Iterator[int]:
 
 _log = logging.getLogger("precast.cache")
 
-# Stands for how entries are laid out: another layout gets another folder, and neither reads the other's.
+# The version of the layout on disk: each version has its own folder.
 _FOLDER = "store-1"
 _PATIENCE_TO_CLEAR = 30.0
 
 
 class EntryName(NamedTuple):
-    """What an entry is called: its file ends with ``suffix``."""
+    """The name of an entry; its file ends with ``suffix``."""
 
     kind: str
     key: str
@@ -115,7 +110,7 @@ class EntryName(NamedTuple):
 
 
 class Store:
-    """Entries under ``directory``, taking at most ``limit`` bytes of it.
+    """Entries under ``directory``, of at most ``limit`` bytes in total.
 
     An entry has a kind (a word, such as ``graphs``) and a key made by ``content_key``. The limit holds while up
     to eight processes write at once; more may exceed it until the next write.
@@ -128,25 +123,25 @@ class Store:
         self._lock = self._folder / "lock"
         self._is_refused = False
         self._accounts = threading.Lock()
-        # What this process may still write before it looks again at what all processes have written.
+        # What this process may still write before it scans the store again.
         self._allowance = 0
         self._is_overdue = False
         self._hits = self._misses = 0
-        self._is_told = False
+        self._has_warned = False
         self._noted: set[EntryName] | None = None
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """What is kept under the key, exactly as it was put; None if nothing is."""
+        """The data stored under the key; None if there are none."""
         found = self._find(kind, key)
         return None if found is None else found[1]
 
     def put(self, kind: str, key: str, data: bytes, *, suffix: str = "") -> None:
-        """Keep ``data`` under the key, if it can be done."""
+        """Store ``data`` under the key, if possible."""
         self._keep(kind, key, data, suffix=suffix)
 
     @contextmanager
     def noted(self, names: set[EntryName]) -> Iterator[None]:
-        """While active, what this process finds or keeps is added to ``names``."""
+        """While active, entries that this process finds or stores are added to ``names``."""
         before, self._noted = self._noted, names
         try:
             yield
@@ -156,12 +151,12 @@ class Store:
     def file(self, kind: str, key: str, make: Callable[[Path], None], *, suffix: str = "") -> Path:
         """A file that ``make`` wrote, now or earlier.
 
-        If it cannot be kept, it lives as long as the process. Others may evict it: use it inside ``held()``.
+        If it cannot be stored, it lives as long as the process. Others may evict it: use it inside ``held()``.
         """
         found = self._find(kind, key)
         if found is not None:
             return found[0]
-        # Made outside of the store: a store that fails must not keep anyone from making it.
+        # Made outside of the store, so that a failing store does not prevent it.
         scratch = new_scratch_folder()
         made = scratch / f"{key}{suffix}"
         kept = None
@@ -176,7 +171,7 @@ class Store:
         return kept or made
 
     def discard(self, kind: str, key: str) -> None:
-        """Forget what is kept under the key."""
+        """Remove the entries stored under the key."""
         if self._check_usable():
             with self._carrying_on():
                 for path in candidates(self._folder, kind, key):
@@ -195,14 +190,14 @@ class Store:
                 self._make_room(0)
 
     def info(self) -> "StoreInfo":
-        """What the store holds. Raises CacheError if its folder must not be used."""
+        """A summary of the store. Raises CacheError if its folder must not be used."""
         from precast.cache.entries import StoreInfo, summarize
 
         entries = all_entries(self._folder) if self._is_there() else ()
         return StoreInfo(self.directory, self.limit, summarize(entries), self._hits, self._misses)
 
     def clear(self) -> "StoreInfo":
-        """Remove every entry, and tell what was there."""
+        """Remove every entry; returns a summary of what there was."""
         before = self.info()
         if self._is_there():
             with alone(self._lock, patience=_PATIENCE_TO_CLEAR) as owned:
@@ -229,7 +224,7 @@ class Store:
 
     def _note(self, kind: str, key: str, path: Path) -> None:
         if self._noted is not None:
-            # The digest stands between the key and the suffix.
+            # The digest is between the key and the suffix.
             self._noted.add(EntryName(kind, key, "".join(path.suffixes[1:])))
 
     def _intact(self, kind: str, key: str) -> Iterator[tuple[Path, bytes]]:
@@ -241,7 +236,7 @@ class Store:
             except DamagedEntry as damage:
                 remove(path)
                 message = f"dropped the damaged cache entry {path}: {damage}; what it held is made again"
-                warnings.warn(message, CacheWarning, stacklevel=2)
+                warn_of_cache(message)
                 continue
             with suppress(OSError):
                 os.utime(path)
@@ -267,14 +262,14 @@ class Store:
                 self._allowance -= size
                 return
             self._allowance = 0
-            # Whoever cannot be alone right now goes over the limit rather than wait; a later write makes up for it.
+            # Without the exclusive lock, exceed the limit rather than wait; a later write evicts.
             with alone(self._lock) as owned:
                 self._is_overdue = not owned
                 if owned:
                     self._allowance = (self.limit - size - self._trim(self.limit - size)) // 8
 
     def _trim(self, most: int) -> int:
-        """Evict until at most so many bytes are taken; give how many are. Only for one who is alone."""
+        """Evict down to at most ``most`` bytes; returns the remaining size. Requires the exclusive lock."""
         for path in leftovers(self._folder):
             remove(path)
         entries = list(all_entries(self._folder))
@@ -292,7 +287,7 @@ class Store:
         return there
 
     def _check_usable(self) -> bool:
-        """Whether the folder can be used, made anew if someone deleted it; once refused, it stays so."""
+        """Whether the folder can be used; it is created if missing. Once refused, it stays refused."""
         is_usable = False
         if not self._is_refused:
             with self._carrying_on():
@@ -304,15 +299,16 @@ class Store:
 
     @contextmanager
     def _carrying_on(self) -> Iterator[None]:
-        """Where the folder fails us, work goes on without it."""
+        """Suppress errors of the folder, and warn once: work continues without the cache."""
         try:
             yield
         except (OSError, CacheError) as error:
             with self._accounts:
-                is_news, self._is_told = not self._is_told, True
+                is_news, self._has_warned = not self._has_warned, True
             if is_news:
-                message = f"going on without the cache in {self.directory}: {error}"
-                warnings.warn(message, CacheWarning, stacklevel=2)
+                why = error.strerror if isinstance(error, OSError) and error.strerror else error
+                message = f"going on without the cache in {self.directory}: {why}"
+                warn_of_cache(message)
 
 
 @cache
@@ -321,5 +317,5 @@ def _store(directory: Path, limit: int) -> Store:
 
 
 def open_store(options: Options) -> Store:
-    """The store that the options name: one object for all who ask in this process."""
+    """The store that the options name; one object per process."""
     return _store(options.cache_directory, options.cache_bytes)

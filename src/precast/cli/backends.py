@@ -1,16 +1,17 @@
-"""``precast backends``: what can be chosen as ``backend=`` of ``precast.compile``."""
+"""``precast backends``: the values of ``backend=`` of ``precast.compile``."""
 
 import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from precast.backend import get_backend, list_backends
 from precast.cli.examples import examples
+from precast.cli.tables import print_table
 from precast.errors import PrecastError
+from precast.lazy_names import naming_extras
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 EXAMPLES = examples(
@@ -21,7 +22,7 @@ EXAMPLES = examples(
 
 @app.command(epilog=EXAMPLES)
 def backends(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """List what can be chosen as backend."""
+    """List the available backends."""
     described = {name: _describe(name) for name in list_backends()}
     if as_json:
         typer.echo(json.dumps(described, indent=2))
@@ -29,12 +30,15 @@ def backends(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")
     table = Table("backend", "what it does", box=None, pad_edge=False)
     for name, description in described.items():
         table.add_row(name, Text(description))
-    Console().print(table)
+    print_table(table)
 
 
 def _describe(name: str) -> str:
     # One backend that cannot be loaded (an extra that is not installed) must not hide the others.
     try:
-        return get_backend(name).description
-    except (PrecastError, ImportError) as error:
-        return f"cannot be loaded: {str(error).splitlines()[0]}"
+        with naming_extras("it"):
+            return get_backend(name).description
+    except PrecastError as error:
+        return error.what
+    except ImportError as error:
+        return f"cannot be loaded: {error}"

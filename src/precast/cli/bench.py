@@ -1,6 +1,6 @@
-"""``precast bench``: how fast a model runs, compiled and eagerly, or out of a ``.precast`` file.
+"""``precast bench``: how fast a model runs, compiled and in eager, or from a ``.precast`` file.
 
-Times calls that take turns, so that what else the machine does falls on all alike.
+Alternates between timed calls, so that other load on the machine affects all alike.
 """
 
 import json
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from precast.cli.examples import examples
 from precast.cli.progress import seconds_text, telling_steps
+from precast.cli.tables import print_table
 
 _SLICE_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How long calls took: the first, and the median of the best slice of the later ones."""
+    """The times of calls: of the first, and the median of the best slice of the later ones."""
 
     name: str
     first_seconds: float
@@ -71,16 +71,16 @@ EXAMPLES = examples(
 @app.command(epilog=EXAMPLES)
 def bench(
     model: Annotated[str, typer.Argument(help="package.module:factory, file.py:factory, or a .precast file.")],
-    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 5.0,
-    threads: Annotated[int | None, typer.Option(help="How many threads; as many as OpenMP takes if not given.")] = None,
-    train: Annotated[bool, typer.Option("--train", help="Time the backward, too.")] = False,
-    freeze: Annotated[bool, typer.Option("--freeze", help="Compile with weights as constants.")] = False,
-    entry: Annotated[str | None, typer.Option(help="Which entry of a .precast file.")] = None,
+    seconds: Annotated[float, typer.Option(help="How long to measure, in seconds.")] = 5.0,
+    threads: Annotated[int | None, typer.Option(help="Number of threads; by default as many as OpenMP uses.")] = None,
+    train: Annotated[bool, typer.Option("--train", help="Include the backward.")] = False,
+    freeze: Annotated[bool, typer.Option("--freeze", help="Compile with frozen parameters.")] = False,
+    entry: Annotated[str | None, typer.Option(help="The entry of a .precast file to run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure how fast a model runs.
+    """Measure how fast a model runs, compared with eager.
 
-    A model is timed compiled and eagerly, in turns; a .precast file by itself, with its sample. A time is the median
+    A model is timed compiled and in eager, in turns; a .precast file by itself, with its sample. A time is the median
     call of the best of several slices.
     """
     with telling_steps() as tell:
@@ -92,7 +92,7 @@ def bench(
     if as_json:
         typer.echo(json.dumps({each.name: each.as_data() for each in timings}, indent=2))
         return
-    Console().print(_as_table(timings))
+    print_table(_as_table(timings))
 
 
 def _file(path: str, entry: str | None, threads: int | None, seconds: float) -> list[Timing]:

@@ -1,4 +1,4 @@
-"""``precast cache``: what the cache on disk holds, and how to empty it."""
+"""``precast cache``: shows the cache on disk, and empties it."""
 
 import json
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from precast.cache import Store, open_store
 from precast.cache.entries import StoreInfo
 from precast.cli.examples import examples
 from precast.cli.progress import bytes_text, telling_steps
+from precast.cli.tables import print_table
 from precast.errors import CacheError
 from precast.options import Options
 
@@ -29,27 +30,27 @@ def cache() -> None:
 
 @app.command(epilog=examples("precast cache info", "precast cache info --json"))
 def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Show what the cache holds."""
+    """Show what is in the cache."""
     with _usable_store() as store:
         found = store.info()
     if as_json:
         typer.echo(json.dumps(_as_json(found), indent=2))
         return
     console = Console()
-    # A path is one word to people who copy it: never wrapped, never read as markup.
+    # A path is copied as one word: never wrapped, never parsed as markup.
     console.print(Text(f"{found.directory}"), soft_wrap=True)
     share = f", {found.bytes / found.limit:.0%} full" if found.limit else ""
     console.print(Text(f"{_entries(found.entries)}, {bytes_text(found.bytes)} of {bytes_text(found.limit)}{share}"))
     if found.kinds:
-        console.print(_as_table(found))
+        print_table(_as_table(found))
 
 
 @app.command(epilog=examples("precast cache clear", "precast cache clear --yes --json"))
 def clear(
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was removed as JSON.")] = False,
 ) -> None:
-    """Remove everything from the cache; what is needed again is compiled again."""
+    """Empty the cache; what is needed again is compiled again."""
     with _usable_store() as store:
         found = store.info()
         amount = f"{_entries(found.entries)}, {bytes_text(found.bytes)}"
@@ -67,7 +68,7 @@ def clear(
 
 @contextmanager
 def _usable_store() -> Iterator[Store]:
-    """The store that the environment names; what the system refuses is told as our error."""
+    """The store that the environment names; errors of the system are reported as ours."""
     store = open_store(Options.from_environment())
     try:
         yield store
@@ -75,7 +76,7 @@ def _usable_store() -> Iterator[Store]:
         raise CacheError(
             f"the cache in {store.directory} cannot be read or changed",
             why=str(error),
-            fix="make the folder yours to read and write, or name another in PRECAST_CACHE_DIR",
+            fix="make the folder readable and writable, or name another in PRECAST_CACHE_DIR",
         ) from error
 
 

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+import precast
+from precast.artifact.archive import check_folder
 from precast.cli.examples import examples
 from precast.cli.model_reference import load_model
 from precast.cli.progress import bytes_text, seconds_text, telling_steps
-from precast.packaging import aot_compile
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 EXAMPLES = examples(
@@ -23,17 +24,18 @@ EXAMPLES = examples(
 def compile(
     model: Annotated[str, typer.Argument(help="package.module:factory or file.py:factory.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The library to write; libNAME.so for NAME.py if not given.")
+        Path | None, typer.Option("--output", "-o", help="The library to write; by default libNAME.so for NAME.py.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compile a model into one shared library for this machine.
+    """Compile a model to a shared library for this machine.
 
-    Code and weights are in it: C and C++ call it through precast.h, Python through precast.runtime.aot_load. For other
-    machines, and for people you do not know, use `precast package`.
+    The library contains code and weights. Call it from C and C++ through precast.h, or from Python with
+    precast.runtime.aot_load. For other machines, and to share models, use `precast package`.
     """
     started = time.perf_counter()
     output = output or default_output(model)
+    check_folder(output)
     if output.with_suffix(".py").exists():
         typer.echo(
             f"note: beside {output}, `import {output.stem}` will find the library instead of the module", err=True
@@ -43,7 +45,7 @@ def compile(
         loaded = load_model(model)
         tell("exporting and compiling")
         path = Path(
-            aot_compile(
+            precast.aot_compile(
                 loaded.module,
                 loaded.args,
                 loaded.kwargs,
@@ -59,7 +61,7 @@ def compile(
 
 
 def default_output(reference: str) -> Path:
-    """``libmodel.so`` for ``model.py:make``: without ``lib``, Python would take the library for the module ``model``.
+    """``libmodel.so`` for ``model.py:make``: without ``lib``, Python would import the library as the module ``model``.
 
     >>> str(default_output("models/net.py:make")), str(default_output("package.net:make"))
     ('libnet.so', 'libnet.so')

@@ -1,6 +1,6 @@
-"""``precast doctor``: is everything here that Precast needs, and if not, how to get it.
+"""``precast doctor``: checks whether this machine has everything that Precast needs, and how to install the rest.
 
-Looking changes nothing and does not import torch.
+The checks change nothing and do not import torch.
 """
 
 import json
@@ -19,52 +19,63 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from precast._version import TESTED_TORCH
 from precast.cache.folder import check_private
 from precast.cli.examples import examples
-from precast.errors import CacheError
+from precast.cli.tables import print_table
+from precast.errors import CacheError, GpuError
 from precast.lazy_names import CPU_BUILDS
-from precast.options import Options
+from precast.options import COMPILERS, Options
+from precast.runtime.gpu.driver import driver_version, found_gpus
+from precast.runtime.gpu.libraries import CUBLASLT, CUDNN, NvidiaLibrary
+from precast.runtime.gpu.libraries import candidates as candidates_of_nvidia
+from precast.runtime.libraries import KNOWN, LAPACK, candidates
 from precast.runtime.processor import LEVELS
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_TRITON = (3, 6)
 FAST_FEATURES = ("avx2", "fma")
-TOLD_FEATURES = (*FAST_FEATURES, "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16")
+CPU_FEATURES = (*FAST_FEATURES, "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a machine has or lacks, what it is needed for, and how to get it."""
+    """One requirement, whether the machine fulfils it, what it is needed for, and how to install it."""
 
     name: str
     ok: bool
     found: str
-    needed_to: Literal["run", "compile", "run fast", "use GPUs", "write ONNX"]
+    needed_to: Literal[
+        "run", "compile", "start fast", "run fast", "run linear algebra", "sign", "write ONNX", "run on GPUs",
+        "compile for GPUs",
+    ]  # fmt: skip
     fix: str
 
     @property
     def is_fatal(self) -> bool:
-        """Whether models cannot be compiled or run on the CPU for lack of this."""
+        """Whether without it models cannot be compiled or run on the CPU."""
         return not self.ok and self.needed_to in ("run", "compile")
 
 
 def examine(options: Options) -> tuple[Finding, ...]:
-    """Everything to know about this machine, in the order in which it should be mended."""
+    """All findings about this machine, in the order in which they should be fixed."""
     return (
         examine_python(sys.version_info[:3]),
         examine_onednn(Path(sys.prefix) / "lib"),
         examine_torch(_installed_version("torch")),
         examine_onednn_headers(Path(sys.prefix) / "include"),
-        examine_compiler(options.compiler or "g++"),
+        examine_compiler(options.compiler or next(filter(shutil.which, COMPILERS), COMPILERS[0])),
         examine_cache(options.cache_directory),
         examine_processor(Path("/proc/cpuinfo")),
+        examine_lapack(candidates(LAPACK), KNOWN[LAPACK].fix),
+        examine_signatures(_installed_version("cryptography")),
         examine_onnx(_installed_version("onnx-ir"), _installed_version("onnxscript")),
-        examine_driver(Path("/proc/driver/nvidia/version"), find_library("cuda")),
+        examine_gpus(Path("/proc/driver/nvidia/version")),
+        examine_nvidia_library("cuBLASLt", CUBLASLT),
+        examine_nvidia_library("cuDNN", CUDNN),
         examine_triton(_installed_version("triton")),
     )
 
@@ -76,13 +87,13 @@ def examine_python(version: tuple[int, ...]) -> Finding:
 
 
 def examine_onednn(folder: Path) -> Finding:
-    """Whether the library for matrix products and convolutions lies where its wheel puts it."""
+    """Whether the library for GEMMs and convolutions is where its wheel puts it."""
     found = sorted(map(str, folder.glob("libdnnl.so.*")))
     return Finding("oneDNN", bool(found), found[0] if found else "none", "run", "pip install onednn-cpu-gomp")
 
 
 def examine_onednn_headers(folder: Path) -> Finding:
-    """Whether that library's headers lie where their wheel puts them."""
+    """Whether that library's headers are where their wheel puts them."""
     ok = (folder / "dnnl.h").exists()
     return Finding("oneDNN headers", ok, str(folder) if ok else "none", "compile", "pip install onednn-devel-cpu-gomp")
 
@@ -100,26 +111,48 @@ def examine_torch(version: str | None) -> Finding:
     )
 
 
+def examine_lapack(candidates: Sequence[str], fix: str) -> Finding:
+    """Whether packages with linear algebra find a LAPACK, at one of these paths or by one of these names."""
+    found = next(filter(_is_library, candidates), None)
+    return Finding("LAPACK", found is not None, found or "none", "run linear algebra", fix)
+
+
+def examine_signatures(version: str | None) -> Finding:
+    """Whether packages can be signed, and their signatures checked."""
+    return Finding("cryptography", version is not None, version or "none", "sign", "pip install 'precast[sign]'")
+
+
 def examine_onnx(onnx_ir: str | None, onnxscript: str | None) -> Finding:
     """Whether ONNX files can be written."""
     found = f"onnx-ir {onnx_ir}, onnxscript {onnxscript}" if onnx_ir and onnxscript else "none"
     return Finding("ONNX", bool(onnx_ir and onnxscript), found, "write ONNX", "pip install 'precast[onnx]'")
 
 
-def examine_driver(version: Path, library: str | None) -> Finding:
-    """Whether there is a driver for NVIDIA's GPUs."""
-    first = version.read_text().partition("\n")[0] if version.exists() else ""
-    release = re.search(r"\b\d+\.\d+(\.\d+)?\b", first)
-    found = f"{library} {release[0] if release else ''}".strip() if library else "none"
-    fix = "install NVIDIA's driver (Debian: apt install nvidia-driver), if this machine has such a GPU"
-    return Finding("GPU driver", library is not None, found, "use GPUs", fix)
+def examine_gpus(release: Path) -> Finding:
+    """Whether there is a driver for NVIDIA GPUs, and a GPU that it finds; `release` is the file with its version."""
+    fix = "install NVIDIA's driver (Debian: apt install nvidia-driver) if this machine has such a GPU"
+    try:
+        gpus = ", ".join(f"{gpu.name} (sm_{gpu.capability})" for gpu in found_gpus())
+        cuda = _dotted(driver_version())
+    except GpuError as problem:
+        return Finding("GPU and driver", False, problem.what, "run on GPUs", fix)
+    first = release.read_text().partition("\n")[0] if release.exists() else ""
+    version = re.search(r"\b\d+\.\d+(\.\d+)?\b", first)
+    told = f"{gpus}, driver {version[0]}, CUDA {cuda}" if version else f"{gpus}, CUDA {cuda}"
+    return Finding("GPU and driver", True, told, "run on GPUs", fix)
+
+
+def examine_nvidia_library(name: str, library: NvidiaLibrary) -> Finding:
+    """Whether packages for GPUs find a library of NVIDIA's."""
+    found = next(filter(_is_library, candidates_of_nvidia(library)), None)
+    return Finding(name, found is not None, found or "none", "run on GPUs", library.fix)
 
 
 def examine_triton(version: str | None) -> Finding:
-    """Whether Triton, which makes code for GPUs, is installed."""
+    """Whether Triton, which compiles kernels for GPUs, is installed."""
     known = None if version is None else tuple(int(part) for part in version.split(".")[:2])
     fix = f"pip install 'triton>={_dotted(OLDEST_TRITON)}'"
-    return Finding("Triton", known is not None and known >= OLDEST_TRITON, version or "none", "use GPUs", fix)
+    return Finding("Triton", known is not None and known >= OLDEST_TRITON, version or "none", "compile for GPUs", fix)
 
 
 def examine_compiler(command: str) -> Finding:
@@ -133,7 +166,7 @@ def examine_compiler(command: str) -> Finding:
 
 
 def examine_cache(folder: Path) -> Finding:
-    """Whether the cache folder is the user's alone and can be written, or made where it is not there yet."""
+    """Whether the cache folder is private and writable, or can be created."""
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     ok = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
     if ok and nearest == folder:
@@ -141,15 +174,16 @@ def examine_cache(folder: Path) -> Finding:
             check_private(folder)
         except CacheError as problem:
             what, *rest = str(problem).splitlines()
-            return Finding("cache folder", False, what, "compile", rest[-1].partition("fix: ")[2])
-    return Finding("cache folder", ok, str(folder), "compile", "name a folder that you may write in PRECAST_CACHE_DIR")
+            return Finding("cache folder", False, what, "start fast", rest[-1].partition("fix: ")[2])
+    found = str(folder) if ok else f"{folder} cannot be written"
+    return Finding("cache folder", ok, found, "start fast", "name a folder that you may write in PRECAST_CACHE_DIR")
 
 
 def examine_processor(facts: Path) -> Finding:
-    """Whether the processor has the vector instructions that our kernels are written for."""
+    """Whether the processor has the vector instructions that our kernels use."""
     lines = facts.read_text().splitlines() if facts.exists() else []
     flags = next((line.split() for line in lines if line.startswith("flags")), [])
-    told = [feature for feature in TOLD_FEATURES if feature in flags]
+    told = [feature for feature in CPU_FEATURES if feature in flags]
     ok = all(feature in told for feature in FAST_FEATURES)
     fix = "use an x86-64 processor with AVX2 and FMA; programs run without them, but slowly"
     levels = [level for level, needed in LEVELS.items() if set(needed) <= set(flags)]
@@ -158,7 +192,7 @@ def examine_processor(facts: Path) -> Finding:
 
 
 def _what_stops(command: list[str]) -> str | None:
-    """What the compiler says when it cannot build a small library; None if it can."""
+    """The compiler's message if it cannot build a small library; None if it can."""
     program = '#include <omp.h>\nextern "C" int threads() { return omp_get_max_threads(); }\n'
     with tempfile.TemporaryDirectory(prefix="precast-doctor-") as folder:
         arguments = ["-x", "c++", "-std=c++17", "-fopenmp", "-shared", "-fPIC", "-", "-o", f"{folder}/small.so"]
@@ -170,6 +204,13 @@ def _what_stops(command: list[str]) -> str | None:
     return None if done.returncode == 0 else (lines[0] if lines else f"exit code {done.returncode}")
 
 
+def _is_library(candidate: str) -> bool:
+    """Whether there is such a file, or the linker finds a library of this name."""
+    if "/" in candidate:
+        return Path(candidate).is_file()
+    return find_library(candidate.removeprefix("lib").partition(".so")[0]) is not None
+
+
 def _installed_version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -178,7 +219,7 @@ def _installed_version(package: str) -> str | None:
 
 
 def _first_line_of(command: list[str]) -> str | None:
-    """The first line that a command prints, and where it is; None if it is not there or fails."""
+    """The first line that a command prints, and its path; None if it is not there or fails."""
     if shutil.which(command[0]) is None:
         return None
     try:
@@ -204,21 +245,21 @@ def doctor(
     run_only: Annotated[bool, typer.Option("--run-only", help="Check only what running a package needs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check that this machine has what Precast needs.
+    """Check this machine for everything that Precast needs.
 
-    What is missing is told with the way to get it. Exits with 1 if models cannot be compiled (or with --run-only: run)
-    on the CPU; GPUs and ONNX are optional.
+    Says how to get what is missing. The exit code is 1 if models cannot be compiled (with --run-only: cannot be run)
+    on the CPU; everything else is optional.
     """
     findings = [
         finding
         for finding in examine(Options.from_environment())
-        if not run_only or finding.needed_to in ("run", "run fast")
+        if not run_only or finding.needed_to.startswith("run")
     ]
     healthy = not any(finding.is_fatal for finding in findings)
     if as_json:
         typer.echo(json.dumps({"ok": healthy, "findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
-        Console().print(_as_table(findings))
+        print_table(_as_table(findings))
     if not healthy:
         raise typer.Exit(1)
 
@@ -236,4 +277,6 @@ def _state(finding: Finding) -> Text:
         return Text("ok", style="green")
     if finding.is_fatal:
         return Text("missing", style="red")
-    return Text("slow", style="yellow") if finding.needed_to == "run fast" else Text("absent", style="dim")
+    return (
+        Text("slow", style="yellow") if finding.needed_to in ("start fast", "run fast") else Text("absent", style="dim")
+    )

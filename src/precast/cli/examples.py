@@ -1,6 +1,6 @@
-"""Commands to copy, for the end of a subcommand's help."""
+"""Example commands at the end of a subcommand's help."""
 
 
 def examples(*commands: str) -> str:
-    """One paragraph each: what is in one paragraph would be set as running text."""
+    """One paragraph each, since lines of one paragraph would be joined."""
     return "\n\n".join(["Examples:", *(f"`{command}`" for command in commands)])

@@ -2,17 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
-from precast.api import compile
+import precast
 from precast.cli.examples import examples
 from precast.cli.model_reference import Model, call_of, load_model
 from precast.cli.progress import telling_steps
-from precast.report import Profile, profile
-from precast.report import explain as explain_call
+
+if TYPE_CHECKING:
+    from precast.report import Profile
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 EXAMPLES = examples(
@@ -24,18 +24,20 @@ EXAMPLES = examples(
 @app.command(epilog=EXAMPLES)
 def explain(
     model: Annotated[str, typer.Argument(help="package.module:factory or file.py:factory.")],
-    inference: Annotated[bool, typer.Option("--inference", help="Without gradients.")] = False,
+    inference: Annotated[bool, typer.Option("--inference", help="Do not compute gradients.")] = False,
     profiled: Annotated[
-        bool, typer.Option("--profile", help="Build it, run it, and tell where the time goes.")
+        bool, typer.Option("--profile", help="Build and run the model, and show where the time goes.")
     ] = False,
-    calls: Annotated[int, typer.Option(min=1, help="How often to run it for a profile.")] = 10,
+    calls: Annotated[int, typer.Option(min=1, help="Number of calls for the profile.")] = 10,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace of the last call to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tell what native code a model becomes, and where its time goes.
+    """Show what a model is compiled to, and where the time goes.
 
     The factory returns (module, args), (module, args, kwargs) or (module, args, kwargs, dynamic_shapes).
     """
+    import torch
+
     with telling_steps() as tell:
         tell(f"loading {model}")
         loaded = load_model(model)
@@ -48,14 +50,14 @@ def explain(
             return
         tell("compiling")
         with torch.set_grad_enabled(not inference):
-            explanation = explain_call(loaded.module, *loaded.args, **loaded.kwargs)
+            explanation = precast.explain(loaded.module, *loaded.args, **loaded.kwargs)
     typer.echo(json.dumps(explanation.as_data(), indent=2) if as_json else str(explanation))
 
 
-def profile_of(model: Model, *, calls: int, train: bool) -> Profile:
-    """Where the time of so many calls goes."""
-    compiled = compile(model.module, options={"profile": True})
+def profile_of(model: Model, *, calls: int, train: bool) -> "Profile":
+    """A profile of `calls` calls."""
+    compiled = precast.compile(model.module, options={"profile": True})
     call = call_of(compiled, model, train=train)
     for _ in range(calls):
         call()
-    return profile(compiled)
+    return precast.profile(compiled)

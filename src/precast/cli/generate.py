@@ -1,4 +1,4 @@
-"""``precast generate``: text of a packaged language model, without torch."""
+"""``precast generate``: text from a packaged language model, without torch."""
 
 import json
 import time
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from precast.cli.examples import examples
+from precast.cli.progress import telling_steps
 from precast.errors import InputValueError
 from precast.runtime import load
 from precast.runtime.generation import generate
@@ -26,35 +27,44 @@ def generate_command(
     file: Annotated[Path, typer.Argument(help="A .precast file that precast.generation.package wrote.")],
     prompts: Annotated[
         list[str] | None,
-        typer.Option("--prompt", "-p", help="The text to go on from; may be given several times, for several rows."),
+        typer.Option("--prompt", "-p", help="The text to continue; repeat it for several rows."),
     ] = None,
     ids: Annotated[
-        str | None, typer.Option(help="Tokens to go on from, as numbers with commas, in place of text.")
+        str | None, typer.Option(help="Tokens to continue instead of text, as numbers separated by commas.")
     ] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(help="The model's tokenizer.json; without it, a token is a byte.")
+        Path | None, typer.Option(help="The model's tokenizer.json; without it, tokens are bytes.")
     ] = None,
-    tokens: Annotated[int, typer.Option("--tokens", "-n", min=1, help="The most tokens to generate.")] = 128,
-    temperature: Annotated[float, typer.Option(help="0: the likeliest token; higher: more varied.")] = 0.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw from so many likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest of this probability.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Draw the same tokens again.")] = None,
-    ends: Annotated[list[int] | None, typer.Option("--end", help="A token that ends a text; may be repeated.")] = None,
-    threads: Annotated[int | None, typer.Option(help="How many threads; as many as OpenMP takes if not given.")] = None,
-    key: Annotated[Path | None, typer.Option("--require-signature", help="PEM file of who must have signed.")] = None,
+    tokens: Annotated[int, typer.Option("--tokens", "-n", min=1, help="Maximum number of tokens to generate.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 picks the likeliest token; higher values vary more.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from the likeliest tokens that together have this probability.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of sampling, to repeat a result.")] = None,
+    ends: Annotated[
+        list[int] | None, typer.Option("--end", help="A token that ends the text; may be repeated.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Number of threads; by default as many as OpenMP uses.")] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option("--require-signature", help="PEM file of the public key that must have signed the file."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Generate text with a packaged language model, without torch.
 
-    The text is shown as it comes, the speed at the end, on standard error. Native code in the file runs with your
-    rights: run files of people you trust, or require their signature.
+    The text is streamed; the speed is printed at the end, on standard error. Native code in the file runs with your
+    rights: only run files from people you trust, or require their signature.
     """
     reader: Tokenizer = ByteTokenizer() if tokenizer is None else FileTokenizer(tokenizer)
     rows = _prompts(prompts or [], ids, reader)
     sampling = Sampling(temperature, top_k, top_p, seed)
-    started = time.perf_counter()
-    model = load(file, threads=threads, require_signature=key)
-    loaded = time.perf_counter()
+    with telling_steps() as tell:
+        tell(f"loading {file}")
+        started = time.perf_counter()
+        model = load(file, threads=threads, require_signature=key)
+        loaded = time.perf_counter()
     made: list[list[int]] = [[] for _ in rows]
     streams = [Streaming(reader) for _ in rows]
     is_shown = len(rows) == 1 and not as_json
@@ -74,7 +84,7 @@ def generate_command(
 
 def _prompts(texts: list[str], ids: str | None, tokenizer: Tokenizer) -> list[list[int]]:
     if bool(texts) == (ids is not None):
-        raise InputValueError("There is no prompt, or two.", why="text goes on from one", fix="Pass --prompt or --ids.")
+        raise InputValueError("There is no prompt, or two.", why="text continues one", fix="Pass --prompt or --ids.")
     if ids is None:
         return [tokenizer.encode(text) for text in texts]
     try:
@@ -91,7 +101,7 @@ def _tell(
     is_shown: bool,
     as_json: bool,
 ) -> None:
-    """What came out, and how fast; `times` are that of loading, then those from there to each token."""
+    """Report the speed; `times` are those of loading, then of each token since then."""
     loading, first, *later = times
     count = sum(map(len, made))
     speed = (count - len(made)) / (later[-1] - first) if later else None

@@ -1,4 +1,4 @@
-"""``precast inspect``: what is in a file that Precast wrote."""
+"""``precast inspect``: shows the content of a file that Precast wrote."""
 
 import json
 from collections.abc import Mapping
@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from precast.artifact.package import open_package
 from precast.cli import package_summary
 from precast.cli.examples import examples
+from precast.cli.tables import print_table
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 EXAMPLES = examples(
@@ -24,21 +24,25 @@ EXAMPLES = examples(
 @app.command(epilog=EXAMPLES)
 def inspect(
     file: Annotated[Path, typer.Argument(help="A .precast package, or a program from `precast export`.")],
-    graph: Annotated[bool, typer.Option("--graph", help="Print the whole program; needs torch.")] = False,
-    extra_file: Annotated[str | None, typer.Option("--extra-file", help="Print this extra file of a program.")] = None,
+    graph: Annotated[bool, typer.Option("--graph", help="Print the program; needs torch.")] = False,
+    extra_file: Annotated[
+        str | None, typer.Option("--extra-file", help="Print this extra file of an exported program.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what is in a file. Everything in it is checked; nothing of it is run."""
+    """Show what is in a package or an exported program. Everything is checked; nothing is executed."""
     package = open_package(file, writable=True)
     if graph or extra_file is not None or not package.manifest.entries:
-        # Exported programs are torch's graphs; packages are looked into where torch is not installed, too.
+        # Exported programs are torch graphs; packages can be inspected without torch.
         from precast.cli import program_summary
 
         if extra_file is not None:
-            typer.echo(program_summary.extra_file_text(file, extra_file))
+            text = program_summary.extra_file_text(file, extra_file)
+            typer.echo(json.dumps({extra_file: text}, indent=2) if as_json else text)
             return
         if graph:
-            typer.echo(program_summary.program_text(package))
+            text = program_summary.program_text(package)
+            typer.echo(json.dumps({"graph": text}, indent=2) if as_json else text)
             return
         summary = program_summary.summary_of(file)
     else:
@@ -46,13 +50,13 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
     else:
-        Console().print(_as_table(summary))
+        print_table(_as_table(summary))
 
 
 def _as_table(summary: Mapping[str, Any]) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     for key, value in summary.items():
-        # Names come from the file: they are no markup.
+        # Names come from the file and must not be parsed as markup.
         table.add_row(Text(key), _as_table(value) if isinstance(value, Mapping) else Text(_told(value) or "-"))
     return table
 

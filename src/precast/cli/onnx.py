@@ -1,17 +1,21 @@
-"""``precast onnx``: a model of the user's to an ONNX file."""
+"""``precast onnx``: writes a model as an ONNX file."""
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+import precast
+from precast.artifact.archive import check_folder
 from precast.cli.examples import examples
 from precast.cli.model_reference import load_model
-from precast.cli.progress import telling_steps
-from precast.onnx import ONNXProgram, export
+from precast.cli.progress import counted, telling_steps
+from precast.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from precast.onnx import ONNXProgram
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 EXAMPLES = examples(
@@ -24,29 +28,30 @@ EXAMPLES = examples(
 def onnx(
     model: Annotated[str, typer.Argument(help="package.module:factory or file.py:factory.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("model.onnx"),
-    opset: Annotated[int | None, typer.Option(help="The opset; 20 if not given.")] = None,
-    capture: Annotated[str, typer.Option(help="How to capture: aten or symbolic.")] = "aten",
-    optimize: Annotated[bool, typer.Option(help="Recognize patterns and fold constants.")] = True,
-    verify: Annotated[bool, typer.Option(help="Compare with the original in onnxruntime.")] = True,
-    external_data: Annotated[bool, typer.Option("--external-data", help="Weights in a file of their own.")] = False,
+    opset: Annotated[int | None, typer.Option(help="The opset version; by default 20.")] = None,
+    capture: Annotated[str, typer.Option(help="Capture mode: aten or symbolic.")] = "aten",
+    optimize: Annotated[bool, typer.Option(help="Fold constants and fuse patterns.")] = True,
+    verify: Annotated[bool, typer.Option(help="Run in onnxruntime and compare with the original.")] = True,
+    external_data: Annotated[bool, typer.Option("--external-data", help="Store weights in a separate file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write a model as an ONNX file.
+    """Export a model to ONNX.
 
-    It tells how each operator was translated and what was checked. The factory returns (module, args),
+    Prints how each operator was translated and what was verified. The factory returns (module, args),
     (module, args, kwargs) or (module, args, kwargs, dynamic_shapes).
     """
+    check_folder(output)
     with telling_steps() as tell:
         tell("loading the model")
         loaded = load_model(model)
-        program = export(
+        program = precast.onnx.export(
             loaded.module,
             loaded.args,
             output,
             kwargs=loaded.kwargs,
             dynamic_shapes=loaded.dynamic_shapes,
             opset=opset,
-            capture=capture,  # type: ignore[arg-type]  # export() itself says what is wrong with another word
+            capture=capture,  # type: ignore[arg-type]  # export() itself reports invalid values
             optimize=optimize,
             verify=verify,
             external_data=external_data or "auto",
@@ -58,7 +63,7 @@ def onnx(
         _print_summary(program, output)
 
 
-def _as_data(program: ONNXProgram, output: Path) -> dict[str, Any]:
+def _as_data(program: "ONNXProgram", output: Path) -> dict[str, Any]:
     summary = program.rule_summary()
     return {
         "file": str(output),
@@ -70,10 +75,10 @@ def _as_data(program: ONNXProgram, output: Path) -> dict[str, Any]:
     }
 
 
-def _print_summary(program: ONNXProgram, output: Path) -> None:
+def _print_summary(program: "ONNXProgram", output: Path) -> None:
     table = Table("operator", "rule", "times", box=None, pad_edge=False)
     for operator, rule, count in program.rule_summary():
         table.add_row(operator, rule, str(count))
-    Console().print(table)
-    typer.echo(f"{output}: {len(program.model.graph)} nodes, {output.stat().st_size:,} bytes")
+    print_table(table)
+    typer.echo(f"{output}: {counted(len(program.model.graph), 'node')}, {output.stat().st_size:,} bytes")
     typer.echo(str(program.verification))

@@ -8,17 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
+import precast
+from precast.artifact.archive import check_folder
 from precast.artifact.package import open_package
 from precast.cli.examples import examples
 from precast.cli.model_reference import Model, call_factory, model_of
 from precast.cli.progress import bytes_text, seconds_text, telling_steps
-from precast.export import load as load_program
-from precast.packaging import package as package_model
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 EXAMPLES = examples(
     "precast package model.py:make -o model.precast",
     "precast package model.py:make --target x86-64-v3 --target native",
+    "precast package model.py:make --target cuda:sm_90 --target native",
     "precast package program.pt2 --sign private.pem",
 )
 
@@ -30,10 +31,11 @@ def package(
     targets: Annotated[
         list[str] | None,
         typer.Option(
-            "--target", help="native, x86-64-v3 or x86-64-v4; may be given several times; native if not given."
+            "--target",
+            help="native, x86-64-v3, x86-64-v4, or a GPU such as cuda:sm_90; may be repeated. Default: native.",
         ),
     ] = None,
-    samples: Annotated[bool, typer.Option(help="Keep the example call and its results, for `precast verify`.")] = True,
+    samples: Annotated[bool, typer.Option(help="Store the example call and its results, for `precast verify`.")] = True,
     sign: Annotated[Path | None, typer.Option(help="PEM file of a private ed25519 key to sign with.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -43,11 +45,12 @@ def package(
     entries over one set of weights: {"forward": (module, args), "eval": (module, args)}.
     """
     started = time.perf_counter()
+    check_folder(output)
     with telling_steps() as tell:
         tell(f"loading {model}")
         what, arguments = what_to_package(model)
         tell("exporting, compiling and writing")
-        path = package_model(
+        path = precast.package(
             what, **arguments, path=output, targets=tuple(targets or ("native",)), samples=samples, sign=sign
         )
     seconds, size, manifest = time.perf_counter() - started, path.stat().st_size, open_package(path).manifest
@@ -61,9 +64,9 @@ def package(
 
 
 def what_to_package(reference: str) -> tuple[Any, dict[str, Any]]:
-    """What ``precast.package`` is given: first argument and others."""
+    """The first argument of ``precast.package``, and the others."""
     if reference.endswith(".pt2"):
-        return load_program(reference), {}
+        return precast.load(reference), {}
     made = call_factory(reference)
     if isinstance(made, Mapping):
         return made, {}

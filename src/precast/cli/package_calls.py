@@ -1,4 +1,4 @@
-"""Calls of an entry of a ``.precast`` file from the command line: with arrays from files, or with its own sample."""
+"""Calls an entry of a ``.precast`` file from the command line: with arrays from files, or with its own sample."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +10,7 @@ from precast.artifact.calls import CallDescription, ConstantLeaf, TensorLeaf
 from precast.artifact.manifest import PackedEntry
 from precast.artifact.package import SAMPLES, Package
 from precast.artifact.weights import Weight
+from precast.cli.progress import counted
 from precast.errors import InputValueError
 from precast.runtime import Model
 from precast.runtime.trees import unflatten
@@ -19,13 +20,13 @@ Call = Callable[[], Any]
 
 
 def packed_entry(package: Package, name: str | None) -> PackedEntry:
-    """The entry of that name; without one, ``forward``, or the first."""
+    """The entry of that name; by default ``forward``, or the first."""
     entries = {entry.name: entry for entry in package.manifest.entries}
     if not entries:
         raise InputValueError(
             "the file has no entry to call",
             why="it is an exported program, not a package",
-            fix="make one of it: precast package program.pt2 -o model.precast",
+            fix="make one from it: precast package program.pt2 -o model.precast",
         )
     chosen = name or ("forward" if "forward" in entries else next(iter(entries)))
     if chosen not in entries:
@@ -36,7 +37,7 @@ def packed_entry(package: Package, name: str | None) -> PackedEntry:
 
 
 def call_with_arrays(model: Model, entry: PackedEntry, arrays: Sequence[Array]) -> Call:
-    """A call in the original signature; arrays stand for its tensors, in order."""
+    """A call in the original signature; arrays are its tensors, in order."""
     callee: Any = model[entry.name]
     if entry.call is None:
         return lambda: callee(*arrays)
@@ -45,13 +46,13 @@ def call_with_arrays(model: Model, entry: PackedEntry, arrays: Sequence[Array]) 
 
 
 def arguments_of(call: CallDescription, arrays: Sequence[Array]) -> tuple[Any, Any]:
-    """Arguments whose tensors are these arrays and whose other values are those that the program was captured with."""
+    """Arguments with these arrays as tensors, and the captured values for everything else."""
     wanted = sum(isinstance(leaf, TensorLeaf) for leaf in call.leaves)
     if len(arrays) != wanted:
         raise InputValueError(
-            f"the entry takes {wanted} tensors, got {len(arrays)}",
+            f"the entry takes {counted(wanted, 'tensor')}, got {len(arrays)}",
             why="every tensor of the original call needs an array",
-            fix="see `precast inspect` for what they are",
+            fix="`precast inspect` lists them",
         )
     return tuple(unflatten(call.in_tree, _leaves(call, iter(arrays))))
 
@@ -91,21 +92,24 @@ def call_with_sample(model: Model, package: Package, entry: PackedEntry) -> Call
 
 
 def read_arrays(files: Sequence[Path]) -> list[Array]:
-    """The arrays of ``.npy`` files and, in their order, of ``.npz`` files. Nothing in them is run."""
+    """The arrays of ``.npy`` and ``.npz`` files, in order. No code in them is executed."""
     arrays: list[Array] = []
     for file in files:
         try:
             content = numpy.load(file, allow_pickle=False)
             arrays += [content] if isinstance(content, numpy.ndarray) else [content[name] for name in content.files]
-        except (ValueError, EOFError) as problem:
+        except (ValueError, EOFError, OSError) as problem:
+            why = problem.strerror if isinstance(problem, OSError) else None
             raise InputValueError(
-                f"{file} cannot be read", why=str(problem), fix="write it with numpy.save or numpy.savez"
+                f"{file} cannot be read",
+                why=why or "it is not a .npy or .npz file of numbers",
+                fix="check the path; numpy.save and numpy.savez write such files",
             ) from problem
     return arrays
 
 
 def named_arrays(result: Any, path: tuple[str, ...] = ()) -> dict[str, Array]:
-    """The arrays in a result of any structure, each named after its place: ``logits``, ``output_0``."""
+    """The arrays in a result of any structure, each named after its path: ``logits``, ``output_0``."""
     if isinstance(result, Weight):
         return {_name(path): result.carrier}
     if isinstance(result, Mapping):

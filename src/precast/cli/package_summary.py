@@ -1,4 +1,4 @@
-"""What a ``.precast`` file says about itself, without torch and without running anything of it."""
+"""Summarizes a ``.precast`` file, without torch and without running anything in it."""
 
 from pathlib import Path
 from typing import Any
@@ -7,11 +7,11 @@ from precast.artifact.calls import SizeSymbol, size_identifier
 from precast.artifact.manifest import PackedEntry, Target
 from precast.artifact.package import Package
 from precast.artifact.signatures import SUFFIX
-from precast.runtime.processor import processor_features
+from precast.runtime.gpu.open import features_for
 
 
 def summary_of(package: Package, path: Path) -> dict[str, Any]:
-    """The manifest in short."""
+    """A summary of the manifest."""
     manifest = package.manifest
     stored = {record.storage for record in manifest.state.values()}
     return {
@@ -28,7 +28,7 @@ def summary_of(package: Package, path: Path) -> dict[str, Any]:
 
 
 def _target(target: Target) -> dict[str, Any]:
-    missing = sorted(set(target.features) - processor_features())
+    missing = sorted(set(target.features) - features_for(target))
     return {"name": target.name, "runs here": not missing, "missing": missing}
 
 

@@ -1,4 +1,4 @@
-"""``precast paths``: where the parts of an installation are that builds of C and C++ programs need."""
+"""``precast paths``: the paths in an installation that builds of C and C++ programs need."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ _SOURCES = Path(__file__).parents[3]
 
 
 class Part(StrEnum):
-    """What can be asked for."""
+    """The parts that can be queried."""
 
     INCLUDE = "include"
     CMAKE = "cmake"
@@ -27,7 +27,7 @@ class Part(StrEnum):
 def installed_paths() -> dict[Part, Path]:
     """The folders of ``precast.h`` and of ``precastConfig.cmake``, and the library of oneDNN."""
     package = Path(str(files("precast")))
-    # A checkout that is installed in place has these folders beside `src`.
+    # A checkout that is installed in place has these folders next to `src`.
     root = package if (package / "include").is_dir() else _SOURCES
     return {
         Part.INCLUDE: root / "include",
@@ -44,10 +44,10 @@ EXAMPLES = examples(
 
 @app.command(epilog=EXAMPLES)
 def paths(
-    part: Annotated[Part | None, typer.Argument(help="Print this path alone.")] = None,
+    part: Annotated[Part | None, typer.Argument(help="Print only this path.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show where the header, the CMake package and oneDNN are."""
+    """Print where the header, the CMake package and oneDNN are."""
     found = installed_paths()
     if part is not None:
         if not found[part].exists():
@@ -56,9 +56,11 @@ def paths(
                 why=f"{part} is not installed",
                 fix="precast doctor says what to install",
             )
-        typer.echo(found[part])
-    elif as_json:
+        found = {part: found[part]}
+    if as_json:
         typer.echo(json.dumps({name: str(path) for name, path in found.items()}, indent=2))
+    elif part is not None:
+        typer.echo(found[part])
     else:
         for name, path in found.items():
             typer.echo(f"{name:8} {path}")

@@ -1,4 +1,4 @@
-"""``precast plan``: what a training step would take over many processes, from one that was measured."""
+"""``precast plan``: predicts a training step over many processes from a measured one."""
 
 import json
 import math
@@ -6,22 +6,23 @@ import re
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from precast.artifact.archive import write_file
+import precast
+from precast.artifact.archive import check_folder, write_file
 from precast.cli.examples import examples
 from precast.cli.model_reference import call_factory
 from precast.cli.progress import seconds_text, telling_steps
+from precast.cli.tables import print_table
 from precast.errors import InputTypeError, InputValueError
 from precast.runtime.line_drawing import Line, draw_lines
-from precast.training import train_step
-from precast.training.plan import Network, PlannedStep, plan, powers_of_two
-from precast.training.timeline import Timeline, read_timeline
+
+if TYPE_CHECKING:
+    from precast.training.plan import PlannedStep
+    from precast.training.timeline import Timeline
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 _WARM, _MEASURED = 2, 5
@@ -42,19 +43,26 @@ def plan_command(
             "(model, loss_fn, optimizer, batch): such a step is measured here, in one process."
         ),
     ],
-    ranks: Annotated[int, typer.Option(min=1, help="How many processes at most.")],
-    bandwidth: Annotated[str, typer.Option(help="What each process can send: 50GB/s, or 400Gb/s in bits.")],
-    latency: Annotated[str, typer.Option(help="Until the first byte arrives: 5us.")] = "10us",
-    shard: Annotated[str, typer.Option(help="Of a step measured here: none, optimizer or parameters.")] = "none",
-    bucket: Annotated[str, typer.Option(help="Of a step measured here: what is exchanged at a time.")] = "25MiB",
-    plot: Annotated[Path | None, typer.Option(help="Draw the efficiency over the processes here, as SVG.")] = None,
+    ranks: Annotated[int, typer.Option(min=1, help="The maximum number of processes.")],
+    bandwidth: Annotated[str, typer.Option(help="Bandwidth of each process: 50GB/s, or 400Gb/s in bits.")],
+    latency: Annotated[str, typer.Option(help="Network latency, such as 5us.")] = "10us",
+    shard: Annotated[
+        str, typer.Option(help="Sharding, for a step measured here: none, optimizer or parameters.")
+    ] = "none",
+    bucket: Annotated[str, typer.Option(help="Size of gradient buckets, for a step measured here.")] = "25MiB",
+    plot: Annotated[Path | None, typer.Option(help="Write a plot of the efficiency to this file, as SVG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tell what a training step would take over many processes.
+    """Predict how a training step scales to many processes.
 
-    Each process computes what the measured one did, on a batch of its own; gradients are exchanged beside it, bucket by
-    bucket, at the speed of the network that you name.
+    In the prediction, each process does the same work as the measured one, on a batch of its own. Gradients are reduced
+    bucket by bucket, overlapped with the backward, at the given network speed.
     """
+    from precast.training.plan import Network, plan, powers_of_two
+    from precast.training.timeline import read_timeline
+
+    if plot is not None:
+        check_folder(plot)
     network = Network(parse_bytes(bandwidth), parse_seconds(latency))
     with telling_steps() as tell:
         if step.endswith(".json"):
@@ -78,7 +86,7 @@ def parse_bytes(text: str) -> float:
     """``50GB/s``, ``400Gb/s`` (bits), ``25MiB`` → bytes."""
     found = re.fullmatch(r"([\d.]+)\s*([kMGT]?|[KMG]i)([bB])?(/s)?", text.strip())
     if found is None or not _is_number(found[1]) or float(found[1]) <= 0:
-        raise InputValueError(f"{text!r} is no number of bytes.", why="it is a number and a unit", fix="Write 50GB/s.")
+        raise InputValueError(f"{text!r} is not a byte count.", why="it is a number and a unit", fix="Write 50GB/s.")
     return float(found[1]) * _UNITS[found[2]] / (8 if found[3] == "b" else 1)
 
 
@@ -86,7 +94,7 @@ def parse_seconds(text: str) -> float:
     """``5us`` → seconds."""
     found = re.fullmatch(r"([\d.]+)\s*(ns|us|µs|ms|s)", text.strip())
     if found is None or not _is_number(found[1]):
-        raise InputValueError(f"{text!r} is no time.", why="it is a number and a unit", fix="Write 5us, or 0.1ms.")
+        raise InputValueError(f"{text!r} is not a time.", why="it is a number and a unit", fix="Write 5us, or 0.1ms.")
     return float(found[1]) * _PARTS[found[2]]
 
 
@@ -94,13 +102,15 @@ def _is_number(text: str) -> bool:
     return text.count(".") <= 1 and text != "."
 
 
-def _measured(reference: str, shard: str, bucket_bytes: int) -> Timeline:
-    """The best of some steps, made here by a process group of one: its collectives cost nothing."""
+def _measured(reference: str, shard: str, bucket_bytes: int) -> "Timeline":
+    """The best of several steps, measured here in a process group of one, whose collectives cost nothing."""
+    import torch
+
     made: Any = call_factory(reference)
     if not isinstance(made, tuple) or len(made) != 4:
         raise InputTypeError(
-            f"{reference} returned a {type(made).__name__}.",
-            why="a step is made of four things",
+            f"{reference} returned an object of type {type(made).__name__}.",
+            why="a training step needs four things",
             fix="Return (model, loss_fn, optimizer, batch).",
         )
     model, loss_fn, optimizer, batch = made
@@ -108,7 +118,7 @@ def _measured(reference: str, shard: str, bucket_bytes: int) -> Timeline:
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         try:
             group = torch.distributed.group.WORLD
-            step = train_step(
+            step = precast.train_step(
                 model, loss_fn, optimizer, batch, process_group=group, shard=shard, bucket_bytes=bucket_bytes
             )
             for _ in range(_WARM):
@@ -118,7 +128,7 @@ def _measured(reference: str, shard: str, bucket_bytes: int) -> Timeline:
             torch.distributed.destroy_process_group()
 
 
-def _tell(timeline: Timeline, planned: list[PlannedStep]) -> None:
+def _tell(timeline: "Timeline", planned: list["PlannedStep"]) -> None:
     exchanged = sum(each.bytes for each in timeline.exchanges)
     typer.echo(
         f"measured: {seconds_text(timeline.seconds)} a step with {timeline.processes} processes, "
@@ -135,10 +145,10 @@ def _tell(timeline: Timeline, planned: list[PlannedStep]) -> None:
             f"{each.efficiency:.1%}",
             f"{each.speedup:.1f}x",
         )
-    Console().print(table)
+    print_table(table)
 
 
-def _drawing(planned: list[PlannedStep], step: str) -> str:
+def _drawing(planned: list["PlannedStep"], step: str) -> str:
     points = [(math.log2(each.processes), 100 * each.efficiency) for each in planned]
     title = f"{step}: percent of the time in which processes compute"
     line = Line(points, labels=[str(each.processes) for each in planned])

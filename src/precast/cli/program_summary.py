@@ -1,4 +1,4 @@
-"""What an exported program holds."""
+"""Summarizes an exported program."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 from precast.artifact.package import Package
 from precast.export import ExportedProgram, load
 from precast.export.load import program_in
+from precast.graph.nodes import has_value, value_of
+from precast.graph.opened_objects import result_names
 from precast.graph.tensor_spec import describe
 
 
@@ -19,22 +21,28 @@ def program_text(package: Package) -> str:
 
 
 def extra_file_text(file: Path, name: str) -> str:
-    """What an extra file in it says."""
+    """The content of one of its extra files."""
     texts = {name: ""}
     load(file, extra_files=texts)
     return texts[name]
 
 
 def summary_of(file: Path) -> dict[str, Any]:
-    """The program in short."""
+    """A summary of the program."""
     return _summary(load(file))
 
 
 def _summary(exported: ExportedProgram) -> dict[str, Any]:
     program = exported.program
     tensors = program.state.values()
-    values = {node.name: node.meta.get("val") for node in program.placeholders}
-    signature = exported.graph_signature
+    sizes, signature = program.sizes, exported.graph_signature
+    taken = {node.name: node.meta.get("val") for node in program.placeholders}
+    returned = {node.name: value_of(node) for node in exported.graph.nodes if has_value(node)}
+    names = result_names(program.signature.out_tree)
+
+    def described(name: str, value: object) -> str:
+        return f"{name}: {sizes.in_words(describe(value))}"
+
     return {
         "dialect": exported.dialect,
         "nodes": sum(node.op == "call_function" for node in exported.graph.nodes),
@@ -43,13 +51,10 @@ def _summary(exported: ExportedProgram) -> dict[str, Any]:
         "buffers": len(signature.buffers),
         "constants": len(signature.lifted_tensor_constants),
         "state bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-        "inputs": [_described(spec.arg.name, values.get(spec.arg.name)) for spec in program.signature.inputs
+        "inputs": [described(spec.arg.name, taken.get(spec.arg.name)) for spec in program.signature.inputs
                    if spec.target is None],
-        "outputs": [str(output) for output in signature.user_outputs],
+        "outputs": [described(name, returned.get(str(output), output))
+                    for name, output in zip(names, signature.user_outputs, strict=True)],
         "mutates": sorted([*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]),
-        "sizes": [f"{s.symbol} = {s.name} in {s.range}" for s in program.sizes.symbols],
+        "sizes": sizes.ranges_text(),
     }  # fmt: skip
-
-
-def _described(name: str, value: object) -> str:
-    return f"{name}: {describe(value)}"

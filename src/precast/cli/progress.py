@@ -1,6 +1,6 @@
-"""What the command is doing, for people who wait.
+"""Progress messages of commands.
 
-Numbers of bytes and seconds for people.
+Also formats bytes and seconds for display.
 """
 
 import sys
@@ -16,28 +16,28 @@ Tell = Callable[[str], None]
 
 
 PATIENCE = 3.0
-"""Seconds that a step may take before anything is written where nobody looks."""
+"""Seconds that a step may take before anything is logged without a terminal."""
 PAUSE = 10.0
-"""Seconds between two lines about one step there."""
+"""Seconds between two log lines about one step."""
 
 
 @contextmanager
 def telling_steps() -> Iterator[Tell]:
-    """Gives what to call with the name of each step.
+    """Yield a function to call with the name of each step.
 
-    On a terminal each is a line on standard error; whoever does the step may show a bar of its own below it. Elsewhere,
-    a step that takes long is told of now and then, so that logs show that something goes on.
+    On a terminal each is a line on standard error; the step may show a progress bar below it. Elsewhere, a long step is
+    logged from time to time, so that logs show progress.
     """
     console = Console(stderr=True)
     if console.is_terminal:
         yield lambda step: console.print(f"{step}…", style="dim", highlight=False, markup=False)
         return
-    with _Logged() as logged:
+    with LoggedSteps() as logged:
         yield logged.begin
 
 
-class _Logged:
-    """Writes a line about the step that goes on: after a while, and then from time to time."""
+class LoggedSteps:
+    """Logs the current step: after a while, and then from time to time."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -48,6 +48,11 @@ class _Logged:
         with self._changed:
             self._step, self._began = step, time.monotonic()
             self._changed.notify()
+
+    def goes_on(self, step: str) -> None:
+        """Update the text of the current step, e.g. with its progress."""
+        with self._changed:
+            self._step = step
 
     def _write(self) -> None:
         wait = PATIENCE
@@ -85,8 +90,17 @@ def bytes_text(count: int) -> str:
     return f"{size:.1f} {unit}" if unit != "B" else f"{count} B"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "node"), counted(1200, "node")
+    ('1 node', '1,200 nodes')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def seconds_text(seconds: float) -> str:
-    """A time in the unit that people would choose.
+    """A time in a suitable unit.
 
     >>> [seconds_text(each) for each in (2.5, 0.0123, 0.0000071)]
     ['2.50 s', '12.3 ms', '7.1 µs']

@@ -1,4 +1,4 @@
-"""``precast report``: a page about what a model becomes, or about what is in a package."""
+"""``precast report``: an HTML report about a compiled model, or about a package."""
 
 import json
 from dataclasses import asdict
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from precast.artifact.archive import check_folder
 from precast.cli.examples import examples
 from precast.cli.progress import bytes_text, telling_steps
 from precast.report.contents import Report
@@ -24,18 +25,22 @@ EXAMPLES = examples(
 def report(
     source: Annotated[str, typer.Argument(help="file.py:factory, package.module:factory, or a .precast file.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
-    inference: Annotated[bool, typer.Option("--inference", help="Without gradients.")] = False,
-    calls: Annotated[int, typer.Option(min=0, help="How often to run it for times; 0 builds and runs nothing.")] = 10,
+    inference: Annotated[bool, typer.Option("--inference", help="Do not compute gradients.")] = False,
+    calls: Annotated[int, typer.Option(min=0, help="Number of calls to time; 0 builds and runs nothing.")] = 10,
     compare: Annotated[
-        str | None, typer.Option(help="A page written before, or another model or package, to show what differs.")
+        str | None, typer.Option(help="An earlier report, or another model or package, to compare with.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what the page would hold as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the content of the page as JSON.")] = False,
 ) -> None:
-    """Write a page about what a model becomes.
+    """Write an interactive report about a compiled model.
 
-    One HTML file that shows the graph, kernels with their code, times, memory, guards and passes.
+    One self-contained HTML file with the graph, kernels and their code, times, memory, guards and passes.
     The factory returns (module, args), (module, args, kwargs) or (module, args, kwargs, dynamic_shapes).
     """
+    if not as_json:
+        check_folder(output)
+    is_page = compare is not None and compare.endswith((".html", ".htm"))
+    previous = read_page(compare) if compare is not None and is_page else None
     with telling_steps() as tell:
 
         def gathered(one: str) -> Report:
@@ -46,9 +51,8 @@ def report(
         if as_json:
             typer.echo(json.dumps(asdict(found)))
             return
-        previous = None
-        if compare is not None:
-            previous = read_page(compare) if compare.endswith((".html", ".htm")) else asdict(gathered(compare))
+        if compare is not None and not is_page:
+            previous = asdict(gathered(compare))
         written = write_page(found, output, previous=previous)
     typer.echo(f"{written}: {bytes_text(written.stat().st_size)}")
 
@@ -58,7 +62,7 @@ def _contents(source: str, *, inference: bool, calls: int) -> Report:
         from precast.report.package_contents import package_report
 
         return package_report(Path(source))
-    # Packages are looked into where torch is not installed, too.
+    # Packages can be reported without torch, too.
     import torch
 
     from precast.cli.model_reference import load_model

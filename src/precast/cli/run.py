@@ -7,14 +7,15 @@ from typing import Annotated, Any
 
 import numpy
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from precast.artifact.archive import check_folder
 from precast.artifact.package import open_package
 from precast.cli.examples import examples
 from precast.cli.package_calls import Array, call_with_arrays, call_with_sample, named_arrays, packed_entry, read_arrays
-from precast.cli.progress import seconds_text
+from precast.cli.progress import seconds_text, telling_steps
+from precast.cli.tables import print_table
 from precast.runtime import load
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -30,30 +31,43 @@ def run(
     file: Annotated[Path, typer.Argument(help="A .precast file.")],
     inputs: Annotated[
         list[Path] | None,
-        typer.Option("--input", "-i", help="A .npy or .npz file; once for each tensor. Without it: the file's sample."),
+        typer.Option("--input", "-i", help="A .npy or .npz file per tensor, repeatable; by default the file's sample."),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the results to this .npz file.")] = None,
-    entry: Annotated[str | None, typer.Option(help="Which entry to call.")] = None,
-    threads: Annotated[int | None, typer.Option(help="How many threads; as many as OpenMP takes if not given.")] = None,
-    target: Annotated[str | None, typer.Option(help="Which native code; the best that runs here if not given.")] = None,
-    key: Annotated[Path | None, typer.Option("--require-signature", help="PEM file of who must have signed.")] = None,
+    entry: Annotated[str | None, typer.Option(help="The entry to call.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Number of threads; by default as many as OpenMP uses.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Which native code to run; by default the best that this machine supports.")
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option("--require-signature", help="PEM file of the public key that must have signed the file."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run a .precast file, without torch.
 
-    Native code in the file runs with your rights: run files of people you trust, or require their signature.
+    Native code in the file runs with your rights: only run files from people you trust, or require their signature.
     """
-    started = time.perf_counter()
-    model = load(file, threads=threads, target=target, require_signature=key)
-    loaded = time.perf_counter()
-    package = open_package(file)
-    chosen = packed_entry(package, entry)
-    call = call_with_arrays(model, chosen, read_arrays(inputs)) if inputs else call_with_sample(model, package, chosen)
-    called = time.perf_counter()
-    results = named_arrays(call())
-    seconds = time.perf_counter() - called
     if output is not None:
-        numpy.savez(output, allow_pickle=False, **results)
+        check_folder(output)
+    with telling_steps() as tell:
+        tell(f"loading {file}")
+        started = time.perf_counter()
+        model = load(file, threads=threads, target=target, require_signature=key)
+        loaded = time.perf_counter()
+        package = open_package(file)
+        chosen = packed_entry(package, entry)
+        arrays = read_arrays(inputs or [])
+        call = call_with_arrays(model, chosen, arrays) if inputs else call_with_sample(model, package, chosen)
+        tell(f"running {chosen.name}")
+        called = time.perf_counter()
+        results = named_arrays(call())
+        seconds = time.perf_counter() - called
+        if output is not None:
+            # An open file, since numpy would add .npz to another name.
+            with output.open("wb") as opened:
+                numpy.savez(opened, **results)  # type: ignore[arg-type]
     facts: dict[str, Any] = {
         "entry": chosen.name,
         "target": model.target,
@@ -65,7 +79,7 @@ def run(
         return
     typer.echo(f"{chosen.name} ({model.target}): loaded in {seconds_text(loaded - started)}, "
                f"ran in {seconds_text(seconds)}")  # fmt: skip
-    Console().print(_as_table(results))
+    print_table(_as_table(results))
 
 
 def _facts(array: Array) -> dict[str, Any]:

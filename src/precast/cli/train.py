@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from precast.artifact.archive import write_file
+from precast.artifact.archive import check_folder, write_file
 from precast.cli.examples import examples
-from precast.cli.progress import seconds_text
+from precast.cli.progress import LoggedSteps, seconds_text
 from precast.errors import InputValueError
 from precast.runtime import ModelEntry, load
 from precast.runtime.batches import BatchFiles
@@ -22,7 +22,7 @@ from precast.runtime.train_loop import Progress as Step
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 STOPPED = 130
-"""The exit code of what Ctrl-C has ended, as shells have it."""
+"""The exit code after Ctrl-C, as in shells."""
 EXAMPLES = examples(
     "precast train step.precast --data batches.npz --steps 1000",
     "precast train step.precast --data batches/ --steps 5000 --checkpoint out --resume",
@@ -32,25 +32,36 @@ EXAMPLES = examples(
 @app.command(name="train", epilog=EXAMPLES)
 def train_command(
     file: Annotated[Path, typer.Argument(help="A .precast file that precast.train_step(…).save wrote.")],
-    data: Annotated[Path, typer.Option("--data", "-d", help="Batches: an .npz file, or a folder of .npy or .npz.")],
-    steps: Annotated[int, typer.Option("--steps", "-n", help="How many steps in all.")],
-    checkpoint: Annotated[Path | None, typer.Option(help="A folder for the state, written as training goes.")] = None,
-    every: Annotated[int, typer.Option(min=1, help="Write it after so many steps, and at the end.")] = 100,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
-    log: Annotated[Path | None, typer.Option(help="Write step, loss and seconds here, a line of JSON each.")] = None,
-    curve: Annotated[
-        Path | None, typer.Option(help="Draw the losses; in the checkpoint's folder if not given.")
+    data: Annotated[
+        Path, typer.Option("--data", "-d", help="Batches: an .npz file, or a folder of .npy or .npz files.")
+    ],
+    steps: Annotated[int, typer.Option("--steps", "-n", help="Total number of steps.")],
+    checkpoint: Annotated[Path | None, typer.Option(help="A folder for checkpoints.")] = None,
+    every: Annotated[int, typer.Option(min=1, help="Write a checkpoint every so many steps, and at the end.")] = 100,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint.")] = False,
+    log: Annotated[
+        Path | None, typer.Option(help="Write step, loss and seconds to this file, one line of JSON per step.")
     ] = None,
-    rate: Annotated[float | None, typer.Option("--lr", help="The learning rate of all groups.")] = None,
-    threads: Annotated[int | None, typer.Option(help="How many threads; as many as OpenMP takes if not given.")] = None,
-    key: Annotated[Path | None, typer.Option("--require-signature", help="PEM file of who must have signed.")] = None,
+    curve: Annotated[
+        Path | None,
+        typer.Option(help="Write a plot of the losses to this file; by default in the checkpoint's folder."),
+    ] = None,
+    rate: Annotated[float | None, typer.Option("--lr", help="The learning rate of all parameter groups.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Number of threads; by default as many as OpenMP uses.")] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option("--require-signature", help="PEM file of the public key that must have signed the file."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Train a saved step, without torch.
+    """Train with a saved step, without torch.
 
-    Ctrl-C ends it after the step at work, and saves. Native code in the file runs with your rights: run files of people
-    you trust, or require their signature.
+    Ctrl-C stops after the current step and saves a checkpoint. Native code in the file runs with your rights: only run
+    files from people you trust, or require their signature.
     """
+    if curve is not None:
+        curve.parent.mkdir(parents=True, exist_ok=True)
+        check_folder(curve)
     model = load(file, threads=threads, require_signature=key)
     if TRAIN not in model or not isinstance(entry := model[TRAIN], ModelEntry):
         raise InputValueError(
@@ -79,13 +90,18 @@ def train_command(
 
 @contextmanager
 def _shown(steps: int) -> Iterator[Callable[[Step], None]]:
-    """A bar on standard error, where that is a terminal: loss, steps a second, time left."""
+    """A progress bar on a terminal: loss, steps per second, time left; elsewhere a line from time to time."""
     columns = (
         TextColumn("loss {task.fields[loss]}"), BarColumn(), MofNCompleteColumn(),
         TextColumn("{task.fields[speed]} steps/s"), TimeRemainingColumn(),
     )  # fmt: skip
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    if not console.is_terminal:
+        with LoggedSteps() as logged:
+            logged.begin("training")
+            yield lambda step: logged.goes_on(f"step {step.step} of {steps}, loss {step.loss:.4f}")
+        return
+    with Progress(*columns, console=console) as bar:
         task = bar.add_task("", total=steps, loss="…", speed="…")
 
         def show(step: Step) -> None:
@@ -97,7 +113,6 @@ def _shown(steps: int) -> Iterator[Callable[[Step], None]]:
 
 def _draw(trained: Trained, path: Path, *, title: str) -> None:
     steps, losses = [each.step for each in trained.history], [each.loss for each in trained.history]
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, [loss_curve(steps, losses, title=title).encode()])
 
 

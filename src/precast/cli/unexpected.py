@@ -1,5 +1,6 @@
-"""Errors that no command foresaw: whether the user's own program raised them, and where. Needs no torch."""
+"""Messages for unexpected errors: whether the user's own program raised them, and where. Needs no torch."""
 
+import sys
 import sysconfig
 import traceback
 from importlib.util import find_spec
@@ -7,33 +8,42 @@ from pathlib import Path
 from traceback import FrameSummary
 from types import TracebackType
 
-# Whose code runs between a command and the user's.
+# Packages whose frames are between a command and the user's code.
 _BETWEEN = ("precast", "torch", "typer", "click")
 
 
 def unexpected_message(error: BaseException, trace: TracebackType | None) -> str:
-    """What to print of the error."""
+    """The message for the error."""
     message = f"error: {type(error).__name__}: {error}"
     place = users_place(trace)
     if place is None:
-        why, fix = "this was not expected, and may be a mistake in Precast", "precast --debug … shows where it happened"
+        why, fix = "this is unexpected, and may be a bug in Precast", "precast --debug … shows the traceback"
         return f"{message}\n  why: {why}\n  fix: {fix}"
-    why, fix = "the program itself raised this for its inputs", "mend it there; precast --debug … shows the whole way"
+    why = "the program itself raised this error for these inputs"
+    fix = "check the program and its example inputs; precast --debug … shows the traceback"
     return f"{message}\n  at:  {place}\n  why: {why}\n  fix: {fix}"
 
 
 def users_place(trace: TracebackType | None) -> str | None:
-    """The line of the user's program, or of a library that it calls, that raised; None if Precast did, or nobody else.
+    """The line that raised, in the user's program or a library that it calls; None for Precast's own errors.
 
-    What torch raises was asked for by whoever called it.
+    An error of torch's is attributed to its caller.
     """
     frames = traceback.extract_tb(trace)
     precast, *others = map(_folder, _BETWEEN)
     if not frames or _is_in(frames[-1], precast):
         return None
     between = [precast, *others, sysconfig.get_path("stdlib")]
-    users = [frame for frame in frames if not any(_is_in(frame, folder) for folder in between)]
-    return f"{users[-1].filename}:{users[-1].lineno} in {users[-1].name}" if users else None
+    users = [frame for frame in frames if not any(_is_in(frame, folder) for folder in between) and not _starts(frame)]
+    # Without any code of the user's, the torch layer that was called is the best location.
+    layers = [frame for frame in frames if _is_in(frame, others[0] and f"{others[0]}/nn/modules")]
+    chosen = users or layers
+    return f"{chosen[-1].filename}:{chosen[-1].lineno} in {chosen[-1].name}" if chosen else None
+
+
+def _starts(frame: FrameSummary) -> bool:
+    """Whether this frame is the command's script, the import machinery, or generated code."""
+    return frame.filename == sys.argv[0] or frame.filename.startswith(("<frozen ", "<string>"))
 
 
 def _folder(package: str) -> str | None:
@@ -45,5 +55,5 @@ def _is_in(frame: FrameSummary, folder: str | None) -> bool:
     if folder is None:
         return False
     inside = Path(frame.filename).is_relative_to(folder)
-    # Installed packages may lie in a folder of the standard library's.
+    # Installed packages may be in a folder of the standard library.
     return inside and ("site-packages" in folder or "site-packages" not in frame.filename)

@@ -1,16 +1,16 @@
-"""``precast verify``: is a ``.precast`` file whole, and does it compute here what it computed where it was made?"""
+"""``precast verify``: checks that a ``.precast`` file is intact, and computes the same here as where it was made."""
 
 import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from precast.cli.examples import examples
 from precast.cli.progress import telling_steps
+from precast.cli.tables import print_table
 from precast.runtime import load
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -23,16 +23,23 @@ EXAMPLES = examples(
 @app.command(epilog=EXAMPLES)
 def verify(
     file: Annotated[Path, typer.Argument(help="A .precast file.")],
-    threads: Annotated[int | None, typer.Option(help="How many threads; as many as OpenMP takes if not given.")] = None,
-    target: Annotated[str | None, typer.Option(help="Which native code; the best that runs here if not given.")] = None,
-    native: Annotated[bool, typer.Option(help="Run the file's native code; without it torch interprets.")] = True,
-    key: Annotated[Path | None, typer.Option("--require-signature", help="PEM file of who must have signed.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Number of threads; by default as many as OpenMP uses.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Which native code to run; by default the best that this machine supports.")
+    ] = None,
+    native: Annotated[
+        bool, typer.Option(help="Run the file's native code, or interpret the program with torch.")
+    ] = True,
+    key: Annotated[
+        Path | None,
+        typer.Option("--require-signature", help="PEM file of the public key that must have signed the file."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a .precast file and its numbers on this machine.
+    """Verify a .precast file and its results on this machine.
 
-    Every hash is checked, then every sample is run and compared, within tolerances that come from float64. A file that
-    does not pass is refused with exit code 3.
+    Every hash is checked; then every sample is run, and its results are compared with those computed in float64. If
+    anything differs, the exit code is 3.
     """
     with telling_steps() as tell:
         tell(f"verifying {file}")
@@ -51,6 +58,6 @@ def verify(
             Text(each.entry), str(each.sample), Text(each.output), f"{each.largest_error:.3g}", f"{each.tolerance:.3g}"
         )
     if checks:
-        Console().print(table)
+        print_table(table)
     agreed = f"{len(checks)} output{'s' * (len(checks) > 1)} of samples as expected" if checks else "no samples to run"
     typer.echo(f"{file}: intact, {agreed}")

@@ -1,7 +1,7 @@
-"""Compilers that come along: the graph as it is, checked, printed, drawn, dumped, minified, or through TorchScript.
+"""Compilers besides the native one: the graph unchanged, checked, printed, drawn, dumped, minified, or by TorchScript.
 
-A compiler takes ``(graph_module, example_inputs)`` and returns a callable; ``Compiler`` tells what else it may do.
-Names are imported when first used, so that the registry of backends can be asked by anyone without importing torch.
+A compiler takes ``(graph_module, example_inputs)`` and returns a callable; ``Compiler`` defines what else it may do.
+Names are imported when first used, so that the registry of backends can be queried without importing torch.
 """
 
 from typing import TYPE_CHECKING

@@ -1,10 +1,10 @@
-"""Compute equal expressions once.
+"""Common subexpression elimination.
 
 Before: ``a = sin(x); b = sin(x); return a + b``
 After:  ``a = sin(x); return a + a``
 
-Two nodes are one expression when they call the same op on the same arguments. Never merged: random ops (each draw is a
-new one), ops that mutate or act on the world, values that someone mutates, and two values that the caller both gets
+Two nodes are the same expression if they call the same op on the same arguments. Never merged: random ops (each draw is
+a new one), ops that mutate or have side effects, values that are mutated, and two values that are both returned
 (directly or through views): the caller may write into one of them.
 """
 
@@ -19,7 +19,7 @@ from precast.ops.facts import is_effectful, is_mutating, is_random, is_view
 
 
 def fx_graph_cse(graph: fx.Graph) -> fx.Graph:
-    """Return a new graph in which equal expressions are computed once."""
+    """Return a new graph after common-subexpression elimination: equal expressions are computed once."""
     mutated = _storages_of(_mutated_values(graph))
     returned = _storages_of(graph.output_node().all_input_nodes)
     new_graph = fx.Graph()
@@ -28,7 +28,7 @@ def fx_graph_cse(graph: fx.Graph) -> fx.Graph:
     exposed: set[fx.Node] = set()
     for node in graph.nodes:
         if is_mutating(node):
-            known.clear()  # the same op on the same argument may give something else from here on
+            known.clear()  # from here on, the same op on the same argument may return something else
         key = _expression(node, new_nodes) if _may_merge(node) and node not in mutated else None
         merged = known.get(key) if key is not None else None
         if merged is not None and not (node in returned and merged in exposed):
@@ -50,7 +50,7 @@ def _may_merge(node: fx.Node) -> bool:
 
 
 def _expression(node: fx.Node, new_nodes: dict[fx.Node, fx.Node]) -> Hashable | None:
-    """Return what the node computes as a key, its arguments told in nodes of the new graph; None if there is no key."""
+    """Return a key of the node's expression, over nodes of the new graph; None if it is not hashable."""
     key = (node.op, node.target, _argument_key(node.args, new_nodes), _argument_key(node.kwargs, new_nodes))
     try:
         hash(key)

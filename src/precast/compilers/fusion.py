@@ -1,6 +1,6 @@
-"""AOT autograd with the choices that make most programs fast: fused kernels, and recomputing what is cheap.
+"""AOT autograd with settings that make most programs fast: fused kernels, and recomputation of cheap ops.
 
-On CPUs that is the native backend, whose operators are decomposed as it wants them.
+On CPUs, that is the native backend with its decompositions.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,10 +29,10 @@ def nnc_jit(f: Callable[..., object]) -> Callable[..., object]:
 def memory_efficient_fusion(
     fn: Callable[..., object] | torch.nn.Module, **overrides: Any
 ) -> Callable[..., object] | torch.nn.Module:
-    """Compile a function or module with the fastest backend of its device, saving little for the backward.
+    """Compile a function or module with the fastest backend for its device, and save little for the backward.
 
-    ``overrides`` are arguments of ``aot_function``: they replace what is chosen here (``fw_compiler``,
-    ``partition_fn``, ``decompositions``) or add to it.
+    ``overrides`` are arguments of ``aot_function``; they take precedence over the defaults chosen here
+    (``fw_compiler``, ``partition_fn``, ``decompositions``).
     """
     choices: dict[str, Any] = {
         "fw_compiler": FastestCompiler(),
@@ -47,14 +47,14 @@ def memory_efficient_fusion(
 def fastest_partition(
     joint_module: fx.GraphModule, joint_inputs: Sequence[Any], **others: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Split as the backend that will compile the halves wants it."""
+    """Partition with the function of the backend that will compile the halves."""
     backend = _fastest_backend([value for part in joint_inputs for value in part])
     partition = backend.partition_fn or min_cut_rematerialization_partition
     return partition(joint_module, joint_inputs, **others)
 
 
 def _fastest_backend(inputs: Sequence[object]) -> Backend:
-    """The fastest backend there is for the device that the inputs are on."""
+    """The fastest available backend for the inputs' device."""
     devices = {value.device.type for value in inputs if isinstance(value, torch.Tensor)}
     candidates = _FASTEST_FIRST.get(devices.pop(), ("ts",)) if len(devices) == 1 else ("ts",)
     known = list_backends()
@@ -63,14 +63,14 @@ def _fastest_backend(inputs: Sequence[object]) -> Backend:
 
 @dataclass(frozen=True)
 class FastestCompiler(Compiler):
-    """Compiles with the fastest backend there is for the device that the inputs are on; keeps what that can keep."""
+    """Compiles with the fastest available backend for the inputs' device; caches results of the native backend."""
 
     is_for_inference: bool = False
     options: Options | None = None
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]  # an attribute for those who assign it
-        """The native backend's: what other backends make is not kept."""
+        """The native backend's: results of other backends are not cached."""
         return f"{self._native.cache_key} {list_backends()}"
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledFunction:

@@ -1,4 +1,4 @@
-"""Graphs through TorchScript, the compiler that PyTorch had before: kept working for those who rely on it.
+"""Compiles graphs with TorchScript, PyTorch's earlier compiler, for users who rely on it.
 
 Before: ``torch.ops.aten.add.Tensor(x, 1)``, ``torch.ops.aten.full.default([2], 1, device = device(type='cpu'))``
 After:  ``torch.ops.aten.add(x, 1)``,        ``torch.ops.aten.full([2], 1, device = 'cpu')``, scripted and frozen
@@ -16,9 +16,11 @@ from torch._ops import OpOverload
 from torch._subclasses import FakeTensor
 from torch.fx.node import Argument, map_aggregate
 
+from precast.autograd.uncaptured import warn_at_users_line
+
 
 def ts_compile(graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
-    """Compile through TorchScript: mutation removed, frozen, optimized for inference."""
+    """Compile through TorchScript: mutation is removed, and the graph is frozen and optimized for inference."""
     _warn_once()
     with _torchscript():
         scripted = torch.jit.script(_scriptable(graph_module, example_inputs))
@@ -31,7 +33,7 @@ def ts_compile(graph_module: fx.GraphModule, example_inputs: Sequence[object]) -
 
 
 def simple_ts_compile(graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
-    """Compile through TorchScript: scripted and frozen, nothing more."""
+    """Compile through TorchScript: scripted and frozen only."""
     _warn_once()
     with _torchscript():
         frozen: torch.jit.ScriptModule = torch.jit.freeze(
@@ -73,7 +75,7 @@ def _script_argument(argument: Argument) -> Argument:
 
 @contextmanager
 def _torchscript() -> Iterator[None]:
-    """Keep TorchScript from inserting casts of its own, and its deprecation from being told at every step."""
+    """Disable TorchScript's own autocast, and its repeated deprecation warnings."""
     before = torch._C._jit_set_autocast_mode(False)
     try:
         with warnings.catch_warnings():
@@ -87,8 +89,5 @@ def _torchscript() -> Iterator[None]:
 
 @cache
 def _warn_once() -> None:
-    warnings.warn(
-        "TorchScript is deprecated in PyTorch and may go away; precast.compile(model) does not need it",
-        FutureWarning,
-        stacklevel=3,
-    )
+    message = "TorchScript is deprecated in PyTorch and may go away; precast.compile(model) does not need it"
+    warn_at_users_line(message, FutureWarning)

@@ -1,1 +1,1 @@
-"""Tools for people who look for a defect in a graph: drawings, dumps, a checking interpreter, a minifier."""
+"""Debugging tools for graphs: drawings, dumps, a checking interpreter, a minifier."""

@@ -1,11 +1,7 @@
-"""A slow interpreter that checks, at every node, that real values are what tracing promised.
+"""A slow interpreter that checks every node's real value against its traced value.
 
-Each node's ``val`` is a fake value; running the node must give a value of the same dtype, size, significant strides and
-device. Symbolic sizes are bound to real ones as inputs (and data-dependent results) arrive.
-
-What each symbolic size stands for in one run of a graph.
-
-What each node of a graph computes on given inputs.
+Each node's ``val`` is a fake value; running the node must return a value of the same dtype, size, significant strides
+and device. Symbolic sizes are bound to real ones as inputs (and data-dependent results) arrive.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +35,7 @@ class _Recorder(fx.Interpreter):
 
 
 def node_values(graph_module: fx.GraphModule, inputs: Sequence[object]) -> dict[str, object]:
-    """Return the tensors and numbers that nodes compute, by name; up to where the graph raises, if it does."""
+    """Return the tensors and numbers that nodes compute, by name, up to the node that raises, if any."""
     values: dict[str, object] = {}
 
     def keep(node: fx.Node, value: object) -> None:
@@ -51,7 +47,7 @@ def node_values(graph_module: fx.GraphModule, inputs: Sequence[object]) -> dict[
 
 
 def record_node_values(graph_module: fx.GraphModule, inputs: Sequence[object], receive: Receive) -> None:
-    """Hand each node's value to ``receive`` as soon as it is there, up to where the graph raises, if it does."""
+    """Call ``receive`` with each node's value as soon as it is computed, up to the node that raises, if any."""
     with suppress(*WHAT_OPS_RAISE), torch.no_grad():
         _Recorder(graph_module, receive).run(*inputs)
 
@@ -60,20 +56,20 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class SymbolBinding:
-    """Symbols and the numbers that the values seen so far give them."""
+    """The numbers that symbols are bound to by the values seen so far."""
 
     def __init__(self) -> None:
         self._numbers: dict[sympy.Symbol, sympy.Expr] = {}
 
     def bind(self, promised: object, real: object) -> None:
-        """Learn from a real value the symbols that stand alone in the promised one; the first value of each counts."""
+        """Bind the bare symbols in a traced value to the numbers in the real one, unless they are bound already."""
         for symbolic, number in _pairs(promised, real):
             expression = symbolic.node.expr
             if isinstance(expression, sympy.Symbol):
                 self._numbers.setdefault(expression, sympy.sympify(number))
 
     def value(self, promised: object) -> int | float | bool | None:
-        """Return the number that a promised one stands for; None if it needs a symbol not known yet."""
+        """Return the number for a traced one; None if it contains an unbound symbol."""
         if not isinstance(promised, _SYMBOLIC):
             return promised if isinstance(promised, int | float) else None
         number = promised.node.expr.xreplace(self._numbers)
@@ -84,11 +80,11 @@ class SymbolBinding:
         return int(number) if isinstance(promised, torch.SymInt) else float(number)
 
     def values(self, promised: Sequence[int | torch.SymInt]) -> list[int | None]:
-        """Return the numbers that promised sizes or strides stand for."""
+        """Return the numbers for traced sizes or strides."""
         return [None if (number := self.value(size)) is None else int(number) for size in promised]
 
     def describe(self) -> str:
-        """Return the binding as people write it, ``s0 = 4, s1 = 3``."""
+        """Return the binding as text, ``s0 = 4, s1 = 3``."""
         return ", ".join(f"{symbol} = {number}" for symbol, number in self._numbers.items())
 
 
@@ -103,7 +99,7 @@ def _pairs(promised: object, real: object) -> Iterator[tuple[torch.SymInt | torc
         yield promised, real
 
 
-# Why a value is not as promised, and what to do about it.
+# The cause of a mismatch, and the fix.
 _OP_ADVICE = (
     "tracing ran the op's fake kernel, which disagrees with the real one",
     "correct the op's fake kernel (torch.library.register_fake) or its decomposition",
@@ -115,7 +111,7 @@ _GRAPH_INPUT_ADVICE = (
 
 
 def debug_nop(graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
-    """Run the graph node by node and check every value against what tracing promised."""
+    """A compiler that runs the graph node by node and checks every value against its traced metadata."""
 
     def run(*inputs: object) -> object:
         return DebugInterpreter(graph_module).run(*inputs)
@@ -124,10 +120,10 @@ def debug_nop(graph_module: fx.GraphModule, example_inputs: Sequence[object]) ->
 
 
 class DebugInterpreter(fx.Interpreter):
-    """Runs a graph and checks dtype, size, strides, device and symbolic sizes of every node's result.
+    """Runs a graph and checks the dtype, sizes, strides and device of every node's result.
 
-    What is not as its ``val`` promised raises a ``NodeMismatchError``. ``binding`` tells what symbols stood for in the
-    last run.
+    A result that differs from the node's ``val`` raises a ``NodeMismatchError``. ``binding`` maps symbols to their
+    values in the last run.
 
     >>> from torch.fx.experimental.proxy_tensor import make_fx
     >>> graph = make_fx(lambda x: x.sin() * 2, tracing_mode="fake")(torch.ones(3))
@@ -144,12 +140,12 @@ class DebugInterpreter(fx.Interpreter):
         self.extra_traceback = False  # our errors name the node and the line themselves
 
     def run(self, *args: Any, **options: Any) -> Any:
-        """Run the graph with these inputs, which may have other sizes than those of the last run."""
+        """Run the graph on these inputs; sizes may differ from those of earlier runs."""
         self.binding = SymbolBinding()
         return super().run(*args, **options)
 
     def run_node(self, n: fx.Node) -> object:
-        """Run one node and compare its result with the node's ``val``; what the op raises tells of the node too."""
+        """Run one node and compare its result with the node's ``val``; errors of the operator name the node as well."""
         try:
             result: object = super().run_node(n)
         except WHAT_OPS_RAISE as error:
@@ -165,7 +161,7 @@ class DebugInterpreter(fx.Interpreter):
         promised_leaves, result_leaves = pytree.tree_leaves(promised), pytree.tree_leaves(result)
         if len(promised_leaves) != len(result_leaves):
             raise self._error(node, "", Difference("number of results", len(promised_leaves), len(result_leaves)))
-        # All symbols first: one result's stride may speak of another one's size.
+        # Bind all symbols first: one result's stride may contain another one's size.
         for expected, real in zip(promised_leaves, result_leaves, strict=True):
             self.binding.bind(expected, real)
         for index, (expected, real) in enumerate(zip(promised_leaves, result_leaves, strict=True)):
@@ -187,7 +183,7 @@ class DebugInterpreter(fx.Interpreter):
 
 @dataclass(frozen=True)
 class Difference:
-    """One property in which a real value is not what was promised."""
+    """One property in which a real value differs from the traced one."""
 
     property: str
     promised: object
@@ -195,7 +191,7 @@ class Difference:
 
 
 def differences(promised: object, real: object, binding: SymbolBinding) -> Iterator[Difference]:
-    """Yield where ``real`` departs from ``promised``, what matters most first."""
+    """Yield the differences between ``real`` and ``promised``, most important first."""
     if not isinstance(promised, torch.Tensor) or not isinstance(real, torch.Tensor):
         yield from _number_differences(promised, real, binding)
         return
@@ -203,38 +199,38 @@ def differences(promised: object, real: object, binding: SymbolBinding) -> Itera
         yield Difference("dtype", promised.dtype, real.dtype)
     size = binding.values(promised.shape)
     if len(size) != real.dim() or _disagree(size, real.shape):
-        yield Difference("size", _told(promised.shape, size), tuple(real.shape))
+        yield Difference("size", _sizes_text(promised.shape, size), tuple(real.shape))
         return
     if promised.device != real.device:
         yield Difference("device", promised.device, real.device)
     if promised.layout == torch.strided and real.layout == torch.strided:
         stride = binding.values(promised.stride())
         if _disagree(_significant(stride, real), _significant(real.stride(), real)):
-            yield Difference("stride", _told(promised.stride(), stride), real.stride())
+            yield Difference("stride", _sizes_text(promised.stride(), stride), real.stride())
 
 
 def _number_differences(promised: object, real: object, binding: SymbolBinding) -> Iterator[Difference]:
     if isinstance(promised, torch.Tensor) or isinstance(real, torch.Tensor):
         yield Difference("type", type(promised).__name__, type(real).__name__)
         return
-    # A plain number among the inputs is an example; a symbol is a promise.
+    # A plain number among the inputs is only an example; a symbol must match.
     value = binding.value(promised)
     if isinstance(promised, torch.SymInt | torch.SymFloat | torch.SymBool) and value is not None and value != real:
-        yield Difference("value", _told((promised,), (value,)), real)
+        yield Difference("value", _sizes_text((promised,), (value,)), real)
 
 
 def _significant(stride: Sequence[int | None], real: torch.Tensor) -> list[int | None]:
-    """Return the strides that decide where an element lies: of dimensions with two elements or more."""
+    """Return the strides that affect addresses: those of dimensions with two or more elements."""
     if real.numel() == 0:
         return []
     return [step for step, length in zip(stride, real.shape, strict=True) if length > 1]
 
 
 def _disagree(promised: Sequence[int | None], real: Sequence[int | None]) -> bool:
-    # None: an expression in a symbol that no value has told us yet.
+    # None: an expression with an unbound symbol.
     return any(expected is not None and expected != got for expected, got in zip(promised, real, strict=True))
 
 
-def _told(symbolic: Sequence[object], values: Sequence[object]) -> str:
+def _sizes_text(symbolic: Sequence[object], values: Sequence[object]) -> str:
     text, numbers = f"({', '.join(map(str, symbolic))})", f"({', '.join(map(str, values))})"
     return text if text == numbers else f"{text} = {numbers}"

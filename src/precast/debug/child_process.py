@@ -1,7 +1,7 @@
 """A checker for the minifier that runs each try in a child process, so that crashes and hangs can be minified.
 
 A callable runs in a fork of this process: it may be a closure, and sees what was imported. Source text runs in a fresh
-interpreter, which is slower and needed where a fork cannot work (a CUDA device in use).
+interpreter, which is slower, but needed if a fork cannot work (a CUDA device is in use).
 """
 
 import faulthandler
@@ -29,23 +29,23 @@ from precast.errors import InputTypeError, InputValueError
 
 Checker = Callable[[fx.GraphModule, list[object]], bool]
 
-# What a child's exit tells; other numbers mean that it raised (1) or was killed by a signal (negative).
+# A child's exit status; others mean that it raised (1) or was killed by a signal (negative).
 _TRUE, _FALSE = 40, 41
 
 
 def in_child_process(
     checker: Checker | str, timeout: float = 60.0, *, crashes: bool = False, hangs: bool = False
 ) -> "ChildProcessChecker":
-    """Run ``checker`` in a child process at each try, for at most ``timeout`` seconds.
+    """Wrap a checker for ``minifier`` so that each try runs in a child process, for at most ``timeout`` seconds.
 
     ``checker`` is a callable, or Python source that defines ``check(graph_module, inputs)``. With ``crashes=True`` a
-    child that dies of a signal counts as the failure that is looked for, with ``hangs=True`` one that runs out of time;
-    else they count as no failure.
+    child killed by a signal counts as the failure that is looked for, and with ``hangs=True`` one that times out does;
+    otherwise they do not.
     """
     if not (callable(checker) or isinstance(checker, str)):
         raise InputTypeError(
             f"a checker must be callable or Python source, not {type(checker).__name__}",
-            why="it is asked for each smaller graph whether that still fails",
+            why="it is called with each smaller graph, and returns whether that still fails",
             fix="pass a function of (graph_module, inputs) that returns a bool",
         )
     return ChildProcessChecker(checker, timeout, crashes, hangs)
@@ -61,7 +61,7 @@ class ChildProcessChecker:
     hangs: bool
 
     def __call__(self, graph_module: fx.GraphModule, inputs: list[object]) -> bool:
-        """Tell whether the failure shows."""
+        """Whether the failure is reproduced."""
         with tempfile.TemporaryDirectory(prefix="precast_try_") as directory:
             folder = Path(directory)
             if isinstance(self.checker, str):
@@ -75,7 +75,7 @@ class ChildProcessChecker:
             raise _checker_raised(folder / "output.txt")
 
     def node_values(self, graph_module: fx.GraphModule, inputs: list[object]) -> dict[str, object]:
-        """Return what nodes compute, by name, up to where the child fails."""
+        """Return the values that nodes compute, by name, until the child fails."""
         with tempfile.TemporaryDirectory(prefix="precast_values_") as directory:
             folder = Path(directory)
             if isinstance(self.checker, str):
@@ -89,7 +89,7 @@ class ChildProcessChecker:
         _check_fork_works()
         process = multiprocessing.get_context("fork").Process(target=_work_in_fork, args=(work, folder / "output.txt"))
         with warnings.catch_warnings():
-            # Python ≥ 3.12 warns of threads; the child runs torch with one thread and takes no lock of ours.
+            # Python ≥ 3.12 warns about threads; the child runs torch with one thread and takes none of our locks.
             warnings.filterwarnings("ignore", category=DeprecationWarning)
             process.start()
         process.join(self.timeout)
@@ -113,12 +113,12 @@ class ChildProcessChecker:
                 return None
             finally:
                 with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # also what the checker itself started
+                    os.killpg(process.pid, signal.SIGKILL)  # includes processes that the checker started
                 process.wait()
 
 
 def main() -> None:
-    """Do in a fresh interpreter what its arguments say: a task, and the folder with graph, inputs and checker."""
+    """Run a task in a fresh interpreter; the arguments are the task, and the folder of graph, inputs and checker."""
     task, folder = sys.argv[1], Path(sys.argv[2])
     _no_core_dump()
     sys.path.insert(0, str(folder))
@@ -136,12 +136,12 @@ def _exit_with_answer(checker: Checker, graph_module: fx.GraphModule, inputs: li
 
 def _work_in_fork(work: Callable[[], None], output: Path) -> None:
     _no_core_dump()
-    faulthandler.disable()  # a crash that is looked for need not be told on the terminal
+    faulthandler.disable()  # expected crashes should not be reported on the terminal
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
-    # OpenMP's threads do not survive a fork: a parallel region in the child would wait for them forever.
+    # OpenMP's threads do not survive a fork: a parallel region in the child would deadlock.
     torch.set_num_threads(1)
     work()
 
@@ -161,7 +161,7 @@ def _write_values(graph_module: fx.GraphModule, inputs: list[object], folder: Pa
             write_tensors(path.with_suffix(".part"), {"number": number_as_tensor(value)})
         else:
             return
-        path.with_suffix(".part").rename(path)  # a child killed while writing leaves no half value
+        path.with_suffix(".part").rename(path)  # so that a child killed while writing leaves no partial value
 
     record_node_values(graph_module, inputs, write)
 
@@ -181,9 +181,9 @@ def _check_fork_works() -> None:
 
 
 def _checker_raised(output: Path) -> InputValueError:
-    told = output.read_text(errors="replace").strip().splitlines()[-8:]
+    lines = output.read_text(errors="replace").strip().splitlines()[-8:]
     return InputValueError(
         "the checker raised in its child process",
-        why="\n       ".join(told),
-        fix="catch in the checker what the graph may raise, and return True if that is the failure looked for",
+        why="\n       ".join(lines),
+        fix="catch in the checker what the graph may raise, and return True if that is the failure to reproduce",
     )

@@ -1,9 +1,4 @@
-"""Draw graphs: SVG by ourselves or graphviz, PDF and PNG by graphviz, DOT as text.
-
-A picture of a graph as SVG, laid out by ourselves: needs no program and no library.
-
-A picture of a graph in the DOT language of graphviz.
-"""
+"""Draws graphs: SVG by graphviz or, without it, by our own layout; PDF and PNG by graphviz; DOT as text."""
 
 import re
 import shutil
@@ -101,14 +96,14 @@ def _escaped(text: str) -> str:
     return escape(_NOT_IN_XML.sub("\ufffd", text))
 
 
-# Graphviz places small graphs more finely than we do, and takes minutes for large ones.
+# Graphviz has a better layout for small graphs, but takes minutes for large ones.
 _GRAPHVIZ_SECONDS = 20.0
 
 
 def draw_graph(graph_module: fx.GraphModule, path: str | Path, clear_meta: bool = True) -> Path:
-    """Draw the graph into a file of the kind that its suffix says (SVG if it has none), and return its path.
+    """Draw the graph to a file and return its path; the suffix selects the format (SVG if there is none).
 
-    With ``clear_meta=False`` each box also tells the value's type and module, and on pointing at it its source line.
+    With ``clear_meta=False`` each box also shows the value's type and module, and its source line as a tooltip.
     """
     path = Path(path)
     if not path.suffix:
@@ -126,9 +121,9 @@ def draw_graph(graph_module: fx.GraphModule, path: str | Path, clear_meta: bool 
 
 
 def draw_graph_compile(name: str) -> CompilerFunction:
-    """Return a compiler that draws the graph as ``name``, prints its code, and runs it as it was captured.
+    """Return a compiler that draws the graph to the file ``name``, prints its code, and returns it unchanged.
 
-    Further graphs that it is given, such as the backward, are drawn beside it: ``name_backward``.
+    Further graphs, such as the backward, are drawn to files beside it: ``name_backward``.
     """
     drawn: set[Path] = set()
 
@@ -142,7 +137,7 @@ def draw_graph_compile(name: str) -> CompilerFunction:
 
 
 def _names(path: Path) -> Iterator[Path]:
-    """The file itself, then names with the kind of graph that is being compiled, then numbered ones."""
+    """The path itself, then with the kind of graph that is being compiled, then numbered ones."""
     kind = kind_of_graph(get_aot_graph_name())
     yield path
     yield path.with_stem(f"{path.stem}_{kind}")
@@ -170,7 +165,7 @@ def _write_by_graphviz(graph_module: fx.GraphModule, path: Path, clear_meta: boo
 
 
 def _run_graphviz(text: str, path: Path, *, time_limit: float | None) -> bool:
-    """Tell whether graphviz drew the file in time."""
+    """Whether graphviz drew the file in time."""
     command = ["dot", f"-T{path.suffix[1:].lower()}", "-o", str(path)]
     try:
         subprocess.run(command, input=text, encoding="utf-8", check=True, timeout=time_limit)

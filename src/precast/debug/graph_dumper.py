@@ -1,7 +1,7 @@
 """Write every graph of AOT autograd to disk: ``{folder}/{name}/{name}_{forward|backward|joint}_{index}/``.
 
-The graphs of one compilation share an index. An index is claimed by creating a file that must not exist, so that any
-number of dumpers, threads and processes may write under one name, and nothing is overwritten.
+The graphs of one compilation share an index. An index is claimed by exclusively creating a file, so that any number of
+dumpers, threads and processes may write under one name, and nothing is overwritten.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,15 +20,16 @@ from precast.errors import InputValueError
 from precast.ops.decompositions import default_decompositions
 from precast.partition import default_partition
 
-# Where a module tells which compilation it belongs to; GraphModule keeps `meta` when it is copied.
+# The key in `GraphModule.meta`, which copies keep, for the index of a graph's compilation.
 _INDEX = "precast_dump_index"
 
 
 def graph_dumper_aot(current_name: str, folder_name: str | Path, dump_example_input: bool = False) -> "GraphDumper":
-    """Return a dumper: ``dumper(module, example_inputs)`` compiles and saves the graphs that AOT autograd makes.
+    """Return a dumper: ``dumper(module, example_inputs)`` saves a module's joint, forward and backward graphs.
 
-    Its ``fw_compiler``, ``bw_compiler`` and ``partition_fn`` do the same for ``aot_function`` and its relatives.
-    Beside each graph lies its inputs' metadata, and with ``dump_example_input=True`` the inputs of its first run.
+    Pass its ``fw_compiler``, ``bw_compiler`` and ``partition_fn`` to ``aot_function`` and related functions to do the
+    same there. The metadata of the inputs is saved with each graph, and with ``dump_example_input=True`` also the
+    inputs of its first run.
     """
     if current_name in ("", ".", "..") or Path(current_name).name != current_name:
         raise InputValueError(
@@ -48,7 +49,7 @@ class GraphDumper:
         self.dump_example_inputs = dump_example_inputs
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
-        """Compile a module through AOT autograd, saving its graphs; what ``torch.compile(backend=…)`` calls."""
+        """Compile a module through AOT autograd, saving its graphs; for ``torch.compile(backend=…)``."""
         return aot_module_simplified(
             graph_module,
             example_inputs,
@@ -72,7 +73,7 @@ class GraphDumper:
     def partition_fn(
         self, joint_module: fx.GraphModule, joint_inputs: Sequence[object], **options: object
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Save a joint graph, then split it as ``default_partition`` does."""
+        """Save a joint graph, then partition it with ``default_partition``."""
         index = self._claim_index()
         self._save("joint", index, joint_module, _flat(joint_inputs))
         forward, backward = default_partition(joint_module, joint_inputs, **options)  # type: ignore[arg-type]
@@ -107,7 +108,7 @@ class GraphDumper:
     def _saving_inputs(
         self, graph_module: fx.GraphModule, folder: Path, then: Callable[[], None] = lambda: None
     ) -> Callable[..., object]:
-        """Return the graph as it is; where inputs are wanted and not known yet, its first run saves them."""
+        """Return the graph; if inputs are to be dumped and not known yet, its first run saves them."""
         if not self.dump_example_inputs:
             return graph_module
 
@@ -120,7 +121,7 @@ class GraphDumper:
         return run
 
     def _save_joint_inputs(self, index: int) -> None:
-        """Put the joint graph's inputs together: primals from the forward's run, tangents from the backward's."""
+        """Assemble the joint graph's inputs: primals from the forward's run, tangents from the backward's."""
         joint = self._folder_of("joint", index)
         if not joint.exists() or (joint / EXAMPLES_FILE).exists():
             return

@@ -1,4 +1,4 @@
-"""A graph as Python source that needs nothing but torch.
+"""Writes a graph as Python source that needs only torch.
 
 Before: a ``fx.GraphModule`` with tensors and graphs of branches as attributes
 After:  ``class FxModule(torch.nn.Module)`` with the graph's code as its ``forward``, a class for each branch, and the
@@ -51,15 +51,15 @@ def graph_source(graph_module: fx.GraphModule) -> GraphSource:
 
 
 def reader_source() -> str:
-    """Return the source of ``read_tensors``, to be carried along."""
+    """Return the source of ``read_tensors``, to be included in generated code."""
     functions = inspect.getsource(tensor_file.lay_out), inspect.getsource(tensor_file.read_tensors)
-    # Types that would need further imports tell the reader of generated code nothing.
+    # Drop annotations that would need further imports.
     return re.sub(r": (Sequence\[int\]|str \| Path)", "", "\n\n".join(functions)).strip()
 
 
 def _add_class(source: GraphSource, graph_module: fx.GraphModule, class_name: str) -> None:
     graph = copy.deepcopy(graph_module.graph)
-    graph.set_codegen(fx.graph.CodeGen())  # flat inputs and outputs, whatever trees the caller had
+    graph.set_codegen(fx.graph.CodeGen())  # flat inputs and outputs instead of the caller's pytrees
     attributes: dict[str, str] = {}
     flat_names: dict[str, str] = {}
     for node in graph.nodes:
@@ -78,7 +78,7 @@ def _add_class(source: GraphSource, graph_module: fx.GraphModule, class_name: st
 
 
 def _free_name(path: str, flat_names: dict[str, str]) -> str:
-    """Return a name without dots that stands for no other path."""
+    """Return a unique name without dots for a path."""
     name = path.replace(".", "_")
     while name in flat_names.values():
         name += "_"

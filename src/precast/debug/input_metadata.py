@@ -1,4 +1,4 @@
-"""What a saved graph says of its inputs, as JSON, and random inputs that fit."""
+"""The metadata of a saved graph's inputs, as JSON, and random inputs that match it."""
 
 import json
 import random
@@ -12,22 +12,22 @@ from precast.errors import InputTypeError, InputValueError
 
 INPUTS_FILE = "inputs.json"
 
-# Stands for a size that only running the program tells.
+# The assumed value of a data-dependent size.
 _UNKNOWN_SIZE = 4
-# Integers are often indices into something small.
+# Integers are often indices into small tensors.
 _INTEGER_LIMIT = 4
 
 InputMetadata = dict[str, object]
 
 
 def write_input_metadata(path: Path, names: Sequence[str], inputs: Sequence[object]) -> None:
-    """Write what get_inputs needs to make inputs like these."""
+    """Write the metadata from which get_inputs makes inputs like these."""
     described = [{"name": name, **describe_input(value)} for name, value in zip(names, inputs, strict=True)]
     path.write_text(json.dumps({"version": 1, "inputs": described}, indent=1) + "\n")
 
 
 def read_input_metadata(path: str | Path) -> list[InputMetadata]:
-    """Read the metadata file of a saved graph; its folder will do."""
+    """Read the metadata file of a saved graph, given the file or the graph's folder."""
     path = Path(path)
     if path.is_dir():
         path = path / INPUTS_FILE
@@ -35,15 +35,15 @@ def read_input_metadata(path: str | Path) -> list[InputMetadata]:
         inputs: list[InputMetadata] = json.loads(path.read_text())["inputs"]
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise InputValueError(
-            f"{path} is no metadata of inputs: {error!r}",
+            f"{path} is not a metadata file of inputs: {error!r}",
             why="it was not written by graph_dumper_aot or debug_compile, or is damaged",
-            fix=f"give the {INPUTS_FILE} of a saved graph, or its folder",
+            fix=f"pass the {INPUTS_FILE} of a saved graph, or its folder",
         ) from error
     return inputs
 
 
 def describe_input(value: object) -> InputMetadata:
-    """Return type, shape, stride, dtype and device of a tensor; just the type of a Python number."""
+    """Return type, shape, stride, dtype and device of a tensor; only the type of a Python number."""
     if isinstance(value, torch.Tensor):
         described: InputMetadata = {
             "type": "Tensor",
@@ -67,14 +67,14 @@ def describe_input(value: object) -> InputMetadata:
 
 
 def number_of(size: int | torch.SymInt) -> int:
-    """Return a size's number; of a symbolic one, the size that tracing saw."""
+    """Return a size's number; for a symbolic one, its hint."""
     if isinstance(size, int):
         return size
     return int(size.node.hint) if size.node.has_hint() else _UNKNOWN_SIZE
 
 
 def get_inputs(path: str | Path) -> list[object]:
-    """Return random inputs that fit the metadata file ``path``; a saved graph's folder will do."""
+    """Return random inputs that fit the metadata in ``path``, a file or the folder of a saved graph."""
     return [_random_input(metadata) for metadata in read_input_metadata(path)]
 
 

@@ -1,9 +1,7 @@
-"""Where the boxes of a drawing go: in layers by depth, ordered so that few arrows cross, near what they connect to.
+"""The layered layout of drawings: boxes in layers by depth, with few crossing arrows, near their neighbours.
 
-The usual three steps (after Sugiyama): a layer for each box, an order within each layer, a place for each box. An arrow
-over several layers passes each through a *bend*, which takes part in ordering and placing like a small box.
-
-What a drawing of a graph shows, before it is known where: boxes with text, and arrows between them.
+The three steps of Sugiyama's method: a layer for each box, an order within each layer, coordinates for each box. An
+arrow over several layers passes each through a *bend*, which is ordered and placed like a small box.
 """
 
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ from precast.graph.tensor_spec import describe
 _LAYER_GAP = 36.0
 _BOX_GAP = 18.0
 _SWEEPS = 8
-# A longer arrow goes straight, behind the boxes: bends in every layer would cost more than they show.
+# A longer arrow is drawn straight, behind the boxes: bends in every layer would cost more than they help.
 _LONGEST_BENT_ARROW = 40
 
 Point = tuple[float, float]
@@ -28,7 +26,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Layout:
-    """The centre of each box, the points each arrow passes, which arrows go straight past many layers, and the size."""
+    """The centre of each box, the points of each arrow, the arrows that are straight over many layers, and the size."""
 
     centres: tuple[Point, ...]
     routes: tuple[tuple[Point, ...], ...]
@@ -39,7 +37,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class _Chain:
-    """An arrow as the places (boxes and bends) it passes, one a layer."""
+    """An arrow as the places (boxes and bends) that it passes, one per layer."""
 
     places: tuple[int, ...]
 
@@ -65,7 +63,7 @@ def lay_out_boxes(sizes: Sequence[Point], arrows: Sequence[tuple[int, int]]) -> 
 
 
 def _depths(count: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
-    """Return each box's layer: below all it reads, and what reads nothing right above its first reader."""
+    """Return each box's layer: below all its operands; without operands, right above its first reader."""
     depths, has_sources = [0] * count, [False] * count
     for source, target in sorted(arrows, key=lambda arrow: arrow[1]):
         depths[target] = max(depths[target], depths[source] + 1)
@@ -80,7 +78,7 @@ def _depths(count: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _bend(depths: list[int], arrows: Sequence[tuple[int, int]]) -> tuple[list[int], list[_Chain]]:
-    """Return the layers of all places, boxes first and then bends, and each arrow's way through them."""
+    """Return the layers of all places, boxes first and then bends, and each arrow's path through them."""
     place_depths, chains = list(depths), []
     for source, target in arrows:
         between = range(depths[source] + 1, depths[target])
@@ -131,7 +129,7 @@ def _ordered(layers: list[list[int]], above: list[list[int]], below: list[list[i
 def _placed(
     layers: list[list[int]], widths: Sequence[float], above: list[list[int]], below: list[list[int]]
 ) -> list[float]:
-    """Return each place's centre across: as near to its neighbours as order and widths allow."""
+    """Return each place's x coordinate: as near to its neighbours as order and widths allow."""
     across = [0.0] * len(widths)
     for layer in layers:
         for place, x in zip(layer, accumulate(_separations(layer, widths), initial=0.0), strict=False):
@@ -153,9 +151,10 @@ def _separations(layer: Sequence[int], widths: Sequence[float]) -> list[float]:
 
 
 def _spread(wanted: Sequence[float], separations: Sequence[float]) -> list[float]:
-    """Return the places nearest to the wanted ones, in least squares, that keep the separations.
+    """Return the coordinates nearest to the wanted ones, in least squares, that keep the separations.
 
-    Less the room before each, the places must only not decrease: neighbours that would are pooled at their mean.
+    After subtracting the separations, the coordinates must not decrease: this is isotonic regression by pooling
+    adjacent violators.
     """
     room = list(accumulate(separations, initial=0.0))
     pools: list[tuple[float, int]] = []
@@ -201,7 +200,7 @@ _LONGEST_LINE = 60
 
 @dataclass(frozen=True)
 class Box:
-    """One node: the lines written in it, what a reader sees on pointing at it, and what it is."""
+    """One node: its lines of text, its tooltip, and its kind."""
 
     lines: tuple[str, ...]
     tooltip: str
@@ -217,7 +216,7 @@ class Picture:
 
 
 def picture_of(graph_module: fx.GraphModule, *, clear_meta: bool = True) -> Picture:
-    """Return what to draw; with ``clear_meta=False`` also each value's type and where in the source it comes from."""
+    """Return what to draw; with ``clear_meta=False``, including each value's type and source line."""
     nodes = list(graph_module.graph.nodes)
     numbers = {node: number for number, node in enumerate(nodes)}
     arrows = [(numbers[argument], numbers[node]) for node in nodes for argument in node.all_input_nodes]

@@ -1,7 +1,4 @@
-"""Shrink a failing graph to the smallest that still fails: delta debugging on nodes.
-
-A graph and its inputs as one script that runs by itself.
-"""
+"""Minifies a failing graph by delta debugging on its nodes, and writes the result as a self-contained script."""
 
 import copy
 import tempfile
@@ -57,7 +54,7 @@ def _script(graph_module: fx.GraphModule, names: Sequence[str], inputs: Sequence
 
 
 def _literal(value: object) -> str | None:
-    """Return the value as source; None for a tensor too large or too special to be written out."""
+    """Return the value as source; None for a tensor that is too large or not plain."""
     if not isinstance(value, torch.Tensor):
         return repr(value)
     plain = value.is_contiguous() and value.numel() and value.device.type == "cpu" and not value.is_complex()
@@ -77,11 +74,11 @@ def minifier(
     max_granularity: int | None = None,
     save_dir: str | Path | None = None,
 ) -> tuple[fx.GraphModule, list[object]]:
-    """Return the smallest graph found, and its inputs, for which ``checker(graph_module, inputs)`` still returns True.
+    """Shrink a failing graph to the smallest one found for which ``checker(graph_module, inputs)`` returns True.
 
-    The checker gets copies that it may change. ``max_granularity`` bounds how many nodes are left out at once. Ctrl-C
-    ends the search early. The result is printed, and saved in ``save_dir`` (if None, a new temporary one) as a script
-    ``repro.py``. If the checker crashes or hangs, wrap it:
+    Returns the graph and its inputs. The checker receives copies, which it may change. ``max_granularity`` limits how
+    many nodes are removed at once. Ctrl-C ends the search early. The result is printed and saved as the script
+    ``repro.py`` in ``save_dir`` (a new temporary folder if None). If the checker may crash or hang, wrap it:
     ``minifier(graph_module, inputs, in_child_process(checker, crashes=True))``.
     """
     case = Case(graph_module, [_real(value) for value in inputs])
@@ -106,10 +103,10 @@ def shrink(
     max_granularity: int | None = None,
     report: Report = lambda case, tries: None,
 ) -> Case:
-    """Return the case after no strategy makes it smaller any more, from large steps to small ones; or until Ctrl-C."""
+    """Shrink the case, from large steps to small ones, until no strategy makes it smaller, or until Ctrl-C."""
     chunk = _first_chunk(case, max_granularity)
     tries = 0
-    # What was found in hours should survive the impatience of its user.
+    # Ctrl-C must not lose the progress made so far.
     with suppress(KeyboardInterrupt):
         while chunk:
             for candidate in _candidates(case, chunk, values):
@@ -131,7 +128,7 @@ def _candidates(case: Case, chunk: int, values: Values) -> Iterator[Case]:
 
 
 def _first_chunk(case: Case, max_granularity: int | None) -> int:
-    """Return the largest power of two that leaves something of the graph, and is allowed."""
+    """Return the largest power of two of at most half of the graph, and at most ``max_granularity``."""
     half = max(1, len(case.operations) // 2)
     chunk = 1 << (half.bit_length() - 1)
     return chunk if max_granularity is None else min(chunk, max_granularity)
@@ -151,7 +148,7 @@ def _copy_input(value: object) -> object:
 
 
 def _real(value: object) -> object:
-    """Return an input that can be run: random values for a fake tensor, the number that tracing saw for a symbol."""
+    """Return a real input: random values for a fake tensor, the hint for a symbol."""
     return random_input_like(value) if isinstance(value, FakeTensor | torch.SymInt) else value
 
 
@@ -159,7 +156,7 @@ def _check_arguments(case: Case, checker: Checker, max_granularity: int | None) 
     if max_granularity is not None and max_granularity < 1:
         raise InputValueError(
             f"max_granularity must be at least 1, not {max_granularity}",
-            why="it says how many nodes may be left out at once",
+            why="it says how many nodes may be removed at once",
             fix="leave it out, or pass a positive number",
         )
     if not checker(*_copies(case)):

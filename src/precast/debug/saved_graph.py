@@ -1,8 +1,7 @@
-"""Graphs saved as folders that Python can import: ``module.py``, the inputs' metadata, tensors beside it.
+"""Saves graphs as folders that Python can import: ``module.py``, the inputs' metadata, tensors.
 
-Loading one runs its ``module.py``, as importing it would: open only what you or someone you trust saved.
-
-Save a graph so that it can be run, and minified, without the program it came from.
+A saved graph can be run, and minified, without the program it came from. Loading one runs its ``module.py``, as
+importing it would: load only graphs from a source that you trust.
 """
 
 import importlib.util
@@ -38,7 +37,7 @@ print(FxModule()(*load_inputs(Path(__file__).parent)))
 
 
 def save_graph(graph_module: fx.GraphModule, folder: str | Path, inputs: Sequence[object]) -> Path:
-    """Save the graph and its inputs' metadata; ``python FOLDER`` runs it, and the folder can be imported."""
+    """Save a graph and the metadata of its inputs as a folder that ``python FOLDER`` runs and that can be imported."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     source = graph_source(graph_module)
@@ -52,7 +51,7 @@ def save_graph(graph_module: fx.GraphModule, folder: str | Path, inputs: Sequenc
 
 
 def save_example_inputs(folder: Path, names: Sequence[str], inputs: Sequence[object]) -> None:
-    """Save the values of inputs beside a saved graph; numbers go as tensors of one element."""
+    """Save the values of inputs beside a saved graph; numbers are saved as one-element tensors."""
     tensors = {
         name: value if isinstance(value, torch.Tensor) else number_as_tensor(value)
         for name, value in zip(names, inputs, strict=True)
@@ -62,7 +61,7 @@ def save_example_inputs(folder: Path, names: Sequence[str], inputs: Sequence[obj
 
 
 def load_inputs(folder: str | Path) -> list[object]:
-    """Return a saved graph's example inputs if they were saved, else random ones that fit."""
+    """Return the example inputs of a saved graph if they were saved, and random inputs that fit otherwise."""
     folder = Path(folder)
     if not (folder / EXAMPLES_FILE).exists():
         return get_inputs(folder)
@@ -75,14 +74,14 @@ def load_inputs(folder: str | Path) -> list[object]:
 
 
 def load_graph(folder: str | Path) -> fx.GraphModule:
-    """Return a saved graph as a graph module again, each node with its fake value (up to where the graph raises)."""
+    """Load a saved graph as a ``GraphModule`` whose nodes have fake values, up to the node that raises, if any."""
     graph_module = _record(load_module(folder))
     _set_fake_values(graph_module, get_inputs(folder))
     return graph_module
 
 
 def load_module(folder: str | Path) -> torch.nn.Module:
-    """Import a saved graph's ``FxModule`` and make one; no name in ``sys.modules`` is taken."""
+    """Import a saved graph's ``FxModule`` and instantiate it, without adding it to ``sys.modules``."""
     path = Path(folder) / MODULE_FILE
     specification = importlib.util.spec_from_file_location(f"precast_saved_{path.parent.name}", path)
     assert specification is not None
@@ -100,7 +99,7 @@ def placeholder_names(graph_module: fx.GraphModule) -> list[str]:
 
 
 class _Attributes:
-    """Stands for ``self`` while a forward is recorded: each attribute read becomes a node."""
+    """Replaces ``self`` while a forward is recorded: each attribute read becomes a node."""
 
     def __init__(self, tracer: GraphAppendingTracer):
         self._tracer = tracer
@@ -110,7 +109,7 @@ class _Attributes:
 
 
 class _Torch:
-    """Stands for ``torch`` while a forward is recorded: each call of an op becomes a node, also without tensors."""
+    """Replaces ``torch`` while a forward is recorded: each call of an op becomes a node, even without tensors."""
 
     def __init__(self, tracer: GraphAppendingTracer, real: object = torch):
         self._tracer, self._real = tracer, real
@@ -175,9 +174,9 @@ minifier(load_graph(folder), load_inputs(folder), in_child_process(check, crashe
 
 
 def debug_compile(graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
-    """Save the graph as a folder that runs by itself, print a script that minifies it, and run it from there.
+    """A compiler that saves the graph as a runnable folder, prints a script that minifies it, and runs the saved graph.
 
-    The inputs of the last call are kept beside the graph, written before it runs: they are there after a crash too.
+    The inputs of the last call are written to that folder before the graph runs, so they survive a crash.
     """
     folder = save_graph(graph_module, Path(tempfile.mkdtemp(prefix="precast_debug_")), example_inputs)
     print(_MINIFIER_SCRIPT.format(folder=str(folder)))

@@ -1,9 +1,9 @@
-"""Ways to make a graph smaller, for the minifier to try: a table of functions from a case to smaller cases.
+"""The minifier's strategies: a table of functions from a case to smaller cases.
 
 Before: ``a = sin(x); b = cos(a); c = exp(b); return c``
 After, for example:
     truncate_suffix    ``a = sin(x); b = cos(a); return b``
-    prefix_to_inputs   ``c = exp(b); return c``, with b an input of the value it had
+    prefix_to_inputs   ``c = exp(b); return c``, with b an input of its computed value
     chunks_to_inputs   ``a = sin(x); c = exp(b); return c``, the same for any run of nodes
 """
 
@@ -17,7 +17,7 @@ from torch.fx.node import Argument
 from torch.utils import _pytree as pytree
 
 Values = Mapping[str, object]
-"""What each node of the original graph computed, by name; without those that were never reached."""
+"""The values that the nodes of the original graph computed, by name; without nodes that were not reached."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Case:
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """What shrinking makes less: operations first, then outputs, then inputs."""
+        """The size that shrinking reduces: operations first, then outputs, then inputs."""
         return len(self.operations), len(self.outputs), len(self.inputs)
 
 
@@ -61,14 +61,14 @@ def truncate_suffix(case: Case, chunk: int, values: Values) -> Iterator[Case]:
 
 
 def prefix_to_inputs(case: Case, chunk: int, values: Values) -> Iterator[Case]:
-    """Start late: make inputs of what the first operations computed."""
+    """Start late: replace the results of the first operations by inputs."""
     operations = case.operations
     for start in reversed(range(chunk, len(operations), chunk)):
         yield from _replace_with_inputs(case, operations[:start], values)
 
 
 def chunks_to_inputs(case: Case, chunk: int, values: Values) -> Iterator[Case]:
-    """Leave out a run of operations in the middle: make inputs of what they computed."""
+    """Remove a run of operations in the middle: replace their results by inputs."""
     operations = case.operations
     for start in range(0, len(operations), chunk):
         yield from _replace_with_inputs(case, operations[start : start + chunk], values)
@@ -84,7 +84,7 @@ def drop_outputs(case: Case, chunk: int, values: Values) -> Iterator[Case]:
 
 
 def drop_dead_code(case: Case, chunk: int, values: Values) -> Iterator[Case]:
-    """Leave out the operations that nothing returned depends on."""
+    """Remove dead operations."""
     live, waiting = set[fx.Node](), case.outputs
     while waiting:
         node = waiting.pop()
@@ -96,14 +96,14 @@ def drop_dead_code(case: Case, chunk: int, values: Values) -> Iterator[Case]:
 
 
 def drop_unused_inputs(case: Case, chunk: int, values: Values) -> Iterator[Case]:
-    """Leave out the inputs that nobody reads."""
+    """Remove unused inputs."""
     placeholders = case.graph_module.graph.find_nodes(op="placeholder")
     if unused := {node for node in placeholders if not node.users}:
         yield rebuild(case, without=unused)
 
 
 def concretize_numbers(case: Case, chunk: int, values: Values) -> Iterator[Case]:
-    """Write the numbers among the inputs into the graph."""
+    """Replace number inputs by constants in the graph."""
     placeholders = case.graph_module.graph.find_nodes(op="placeholder")
     numbers = {node: value for node, value in zip(placeholders, case.inputs, strict=True) if _is_number(value)}
     if numbers:
@@ -129,14 +129,14 @@ def rebuild(
     new_inputs: Mapping[fx.Node, object] | None = None,
     constants: Mapping[fx.Node, int | float] | None = None,
 ) -> Case:
-    """Return a new case: other outputs, some nodes left out, some made inputs, some inputs made numbers."""
+    """Return a new case with other outputs, some nodes removed, some turned into inputs, some inputs into constants."""
     left_out, new_inputs, constants = set(without), new_inputs or {}, constants or {}
     graph, mapping = fx.Graph(), dict[fx.Node, Argument](constants)
     inputs: list[object] = []
     placeholders = case.graph_module.graph.find_nodes(op="placeholder")
     for node, value in [*zip(placeholders, case.inputs, strict=True), *new_inputs.items()]:
         if node not in left_out and node not in constants:
-            # No name that tells of an op: a checker may look for one in the graph's text.
+            # The name must not contain an op's name: a checker may search the graph's text for one.
             placeholder = mapping[node] = graph.placeholder(f"input_{len(inputs)}")
             placeholder.meta = dict(node.meta)
             inputs.append(value)
@@ -148,7 +148,7 @@ def rebuild(
 
 
 def _replace_with_inputs(case: Case, operations: Sequence[fx.Node], values: Values) -> Iterator[Case]:
-    """Yield the case without ``operations``; one that is needed but has no value that can be an input stays."""
+    """Yield the case without ``operations``, except those that are needed and whose value cannot be an input."""
     removed = set(operations)
     new_inputs: dict[fx.Node, object] = {}
     for node in reversed(operations):

@@ -1,8 +1,8 @@
-"""Tensors in a file of the safetensors layout: data only, nothing to execute.
+"""Tensors in a safetensors file: data only, nothing to execute.
 
-The layout: eight bytes that give the header's length, a JSON header, then the tensors' bytes one after the other. What
-the layout has no word for (strides, rare dtypes) is a note in its ``__metadata__``. ``read_tensors`` and ``lay_out``
-need nothing but torch and json, so that saved graphs carry their source with them.
+The format: eight bytes with the header's length, a JSON header, then the tensors' bytes. What the format cannot express
+(strides, rare dtypes) is in its ``__metadata__``. ``read_tensors`` and ``lay_out`` need only torch and json, since
+saved graphs include their source.
 """
 
 import json
@@ -21,7 +21,7 @@ _LAYOUT_NAMES |= {torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2"}
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write ``tensors`` under their names; values, dtypes, sizes and strides come back as they are."""
+    """Write ``tensors`` under their names; values, dtypes, sizes and strides are preserved."""
     notes = {name: json.dumps(_note(tensor)) for name, tensor in tensors.items()}
     blocks = {name: _block(name, tensor) for name, tensor in tensors.items()}
     with open(path, "wb") as file:
@@ -60,7 +60,7 @@ def lay_out(values: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
 
 
 def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Tell whether two elements may share memory in a way that expanding does not explain."""
+    """Whether elements may share memory other than by expanded dimensions."""
     reach = 0
     for step, length in sorted(
         (step, length) for step, length in zip(stride, shape, strict=True) if length > 1 and step
@@ -92,5 +92,5 @@ def _block(name: str, tensor: torch.Tensor) -> Block:
     data = plain.reshape(-1).view(torch.uint8).numpy().data if plain.numel() else b""
     if tensor.dtype in _LAYOUT_NAMES:
         return Block(_LAYOUT_NAMES[tensor.dtype], tensor.shape, data)
-    # A dtype that the layout has no name for goes as its bytes.
+    # A dtype without a name in the format is written as bytes.
     return Block("U8", [*tensor.shape, tensor.element_size()], data)

@@ -1,4 +1,4 @@
-"""Compilers that leave the graph as it is: to check that capture alone is right, and to read what was captured."""
+"""Compilers that leave the graph unchanged: to check that capture alone is correct, and to read what was captured."""
 
 from collections.abc import Sequence
 
@@ -6,18 +6,18 @@ from torch import fx
 
 
 def nop(graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> fx.GraphModule:
-    """Run the graph as it was captured."""
+    """A compiler that returns the graph unchanged."""
     return graph_module
 
 
 def print_compile(graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> fx.GraphModule:
-    """Print the graph as Python, then run it as it was captured."""
+    """A compiler that prints the graph as Python and returns it unchanged."""
     print(python_text(graph_module))
     return graph_module
 
 
 def python_text(graph_module: fx.GraphModule) -> str:
-    """Return the code of the graph, then that of the branches of its control flow."""
+    """Return the code of the graph, followed by that of its control-flow branches."""
     parts = [graph_module.code.strip()]
     for path, child in graph_module.named_modules():
         if path and isinstance(child, fx.GraphModule):

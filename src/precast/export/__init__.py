@@ -1,4 +1,4 @@
-"""The program as an object that people inspect, rewrite, ship and reload, with its contract written down."""
+"""Exported programs: objects to inspect, rewrite, ship and reload, with an explicit contract of inputs and outputs."""
 
 import sys
 from types import ModuleType
@@ -6,6 +6,7 @@ from typing import Any
 
 from precast.export.dynamic_shapes import (
     AdditionalInputs,
+    Constraint,
     Dim,
     ShapesCollection,
     dims,
@@ -28,6 +29,8 @@ from precast.export.graph_signature import (
     InputSpec,
     OutputKind,
     OutputSpec,
+    SymBoolArgument,
+    SymFloatArgument,
     SymIntArgument,
     TensorArgument,
     TokenArgument,
@@ -42,6 +45,7 @@ from precast.export.unflatten import FlatArgsAdapter, UnflattenedModule, unflatt
 __all__ = [
     "AdditionalInputs",
     "ConstantArgument",
+    "Constraint",
     "CustomDecompTable",
     "CustomObjArgument",
     "Dim",
@@ -56,6 +60,8 @@ __all__ = [
     "OutputKind",
     "OutputSpec",
     "ShapesCollection",
+    "SymBoolArgument",
+    "SymFloatArgument",
     "SymIntArgument",
     "TensorArgument",
     "TokenArgument",
@@ -76,7 +82,7 @@ __all__ = [
 
 from precast.lazy_names import lazy_name
 
-# Public names of packages above this one, and of one that needs no torch: found when first used.
+# Public names of packages above this one, and of one that needs no torch: imported on first access.
 _HOMES = {"aot_compile": "precast.packaging", "aot_load": "precast.runtime"}
 
 
@@ -85,7 +91,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _CallablePackage(ModuleType):
-    """Lets ``precast.export(module, args)`` stand beside ``precast.export.load(file)``."""
+    """A module that can be called: ``precast.export(module, args)`` works beside ``precast.export.load(file)``."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> ExportedProgram:
         return export(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""An exported program in simpler ops, and with gradients on demand.
+"""Decompose an exported program into simpler ops, optionally with gradients.
 
 Before: ``linear = linear(x, p_weight, p_bias); loss = mse_loss(linear, y); return (loss,)``
 After:  ``t = permute(p_weight, [1, 0]); addmm = addmm(p_bias, x, t); …; return (mean, gradient of p_weight, …)``
@@ -42,7 +42,7 @@ Table = Mapping[torch._ops.OperatorBase, Callable[..., Any]]
 
 @dataclass(frozen=True)
 class _Gradients:
-    """Which result is the loss, and which inputs its gradients are taken of."""
+    """Which output is the loss, and for which inputs gradients are computed."""
 
     loss: int
     inputs: tuple[int, ...]
@@ -56,7 +56,7 @@ def decompose(
     *,
     loss_index: int | None = None,
 ) -> "ExportedProgram":
-    """A new program; without a table, in the Core ATen set. A table of one's own leaves all other ops whole."""
+    """A decomposed program; without a table, in the Core ATen set. With a custom table, only its ops are decomposed."""
     if isinstance(table, CustomDecompTable):
         table.materialize()
     program = with_marks(exported.program, exported.module_call_graph)
@@ -66,9 +66,9 @@ def decompose(
     plain, inputs = plain_inputs(program)
     if gradients is not None and len(inputs) != len(program.placeholders):
         raise ExportError(
-            "Gradients of a program with tensor subclasses cannot be taken.",
-            why="a gradient of a subclass is one, too, and a decomposed program is made of plain tensors",
-            fix="Decompose the program first, and take gradients of that.",
+            "Gradients of a program with tensor subclasses cannot be computed.",
+            why="the gradient of a subclass is a subclass too, and a decomposed program has plain tensors only",
+            fix="Decompose the program first, and compute the gradients of that.",
         )
     module, found = _retrace(program, inputs, rules, kept, gradients)
     program = plain
@@ -91,7 +91,7 @@ def _kept_whole(
     if is_joint and preserve:
         raise ExportError(
             "Ops cannot be kept whole in a program with gradients.",
-            why="autograd differentiates what such an op is made of",
+            why="autograd differentiates the ops that such an op decomposes into",
             fix="Leave out _preserve_ops, or the loss.",
         )
     if is_joint or table is None:
@@ -117,7 +117,7 @@ def _retrace(
         with enable_python_dispatcher() if kept else nullcontext():
             module = trace(functionalized(function), copies, mode, decompositions=dict(rules))  # type: ignore[arg-type]
     for node in module.graph.nodes:
-        # In a functional graph nothing is written to, so a detached alias is the value itself.
+        # A functional graph has no writes, so a detached alias is equivalent to the value itself.
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
     return module, found
@@ -138,7 +138,7 @@ def _plan_gradients(program: Program, loss_index: int) -> _Gradients:
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else value
         raise ExportError(
             f"The loss (output {loss_index}) is {shape}.",
-            why="gradients are taken of one floating-point scalar",
+            why="gradients are computed of one floating-point scalar",
             fix="Reduce it with .sum() or .mean(), or name another output as the loss.",
         )
     pairs = enumerate(zip(program.signature.inputs, program.placeholders, strict=True))
@@ -154,7 +154,7 @@ def _wants_gradient(program: Program, spec: InputSpec, node: fx.Node) -> bool:
 
 
 def _with_gradients(function: FlatFunction, gradients: _Gradients, found: list[int]) -> FlatFunction:
-    """``function``, returning also the gradients that there are; ``found`` tells the inputs that they are of."""
+    """``function``, returning its gradients too; the numbers of the inputs that have one are added to ``found``."""
 
     def run(*inputs: Any) -> list[Any]:
         own = [

@@ -1,8 +1,8 @@
 """From a module and example inputs to an exported program.
 
 Before: ``model(x, mask=m)``
-After:  ``graph(p_weight, b_mean, c_scale, x, mask) -> (updates, outputs)``: flat, functional, in ATen ops from before
-autograd, with the contract of its inputs and outputs beside it.
+After:  ``graph(p_weight, b_mean, c_scale, x, mask) -> (updates, outputs)``: flat, functional, in pre-autograd ATen
+ops, with a signature of its inputs and outputs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,15 +13,17 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
-from precast.errors import InputTypeError
+from precast.errors import ExportError, InputTypeError
 from precast.export.plain_state import with_plain_state
 from precast.export.program import ExportedProgram, Origin
 from precast.export.signature import Dialect
 from precast.export.sizes import with_runtime_asserts
+from precast.export.stored_tensors import without_stored_tensors
 from precast.export.tidy import tidied
 from precast.export.tracepoints import ModuleCallEntry, ModuleCallSignature, Tracepoints
 from precast.export.unlift import users_meta
 from precast.graph.module_arguments import with_module_arguments
+from precast.graph.nodes import source_line_of
 from precast.graph.opened_objects import opened
 from precast.graph.program import Program
 from precast.graph.signature import InputKind
@@ -31,6 +33,8 @@ from precast.trace.capture.failures import InnerTransformError
 from precast.trace.eager.python_kernels import again_with_python_kernels
 from precast.trace.functionalize import functionalize
 from precast.trace.record import Decompositions
+from precast.trace.script_modules import entering_script_modules
+from precast.trace.state.python_state import StoredTensorError
 
 
 @again_with_python_kernels
@@ -45,15 +49,18 @@ def export(
     decompositions: Decompositions | None = None,
     prefer_deferred_runtime_asserts_over_guards: bool = False,
     branch_on_data: bool = False,
+    constant_arguments: Sequence[str] = (),
 ) -> ExportedProgram:
-    """Record what ``mod(*args, **kwargs)`` does, by running it once without data.
+    """Export ``mod``: record what ``mod(*args, **kwargs)`` does, by running it once on fake tensors.
 
-    ``dynamic_shapes`` says which sizes may change, by argument name or position. ``strict`` is accepted for calls
-    written for PyTorch; both values capture in the same way. The submodules named in
-    ``preserve_module_call_signature`` keep their own signatures in ``module_call_graph``. ``decompositions`` are ops to
-    decompose on the way. With ``prefer_deferred_runtime_asserts_over_guards``, conditions that do not hold for all
-    declared sizes are checked at each call, and are no contradiction. With ``branch_on_data``, a Python branch on the
-    value of a tensor becomes a ``cond`` whose sides are the program with either choice; by default it is refused.
+    ``dynamic_shapes`` declares the sizes that may change, by argument name or position. ``strict`` is accepted for
+    compatibility with PyTorch; both values capture in the same way. The submodules named in
+    ``preserve_module_call_signature`` keep their own signatures in ``module_call_graph``. ``decompositions`` are
+    operators to decompose during export. With ``prefer_deferred_runtime_asserts_over_guards``, conditions that do not
+    hold for all declared sizes are checked at each call instead of being refused. With ``branch_on_data``, a Python
+    branch on the value of a tensor becomes a ``torch.cond`` whose sides are the program with either choice; by default
+    it is refused. Tensors in ``constant_arguments`` are constants of the program: whatever depends on them alone, such
+    as sizes in a table of images, is computed at export, and each call checks that they have the same values.
 
     >>> print(export(torch.nn.ReLU(), (torch.ones(3, 2),)))
     ExportedProgram:
@@ -70,15 +77,37 @@ def export(
         none
     """
     _check_module(mod)
+    record = partial(
+        capture,
+        dynamic_shapes=dynamic_shapes,
+        may_fork=branch_on_data,
+        allows_narrower_sizes=prefer_deferred_runtime_asserts_over_guards,
+        constant_arguments=constant_arguments,
+    )
+    exported = recorded(record, mod, args, kwargs, decompositions, preserve_module_call_signature)
+    for further_args, further_kwargs in getattr(dynamic_shapes, "_examples", ()):
+        exported.call_convention.normalized(further_args, further_kwargs or {})
+    return exported
+
+
+def recorded(
+    record: Callable[..., Program],
+    mod: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    decompositions: Decompositions | None,
+    kept_signatures: Sequence[str],
+) -> ExportedProgram:
+    """The program of one call, captured by ``record(mod, args=…, kwargs=…)``."""
     given = args, kwargs
     args, kwargs = with_module_arguments(given)
-    # Of a surrounding fake mode only its tensors are needed: what is traced is so under a mode of our own.
-    with unset_fake_temporarily():
+    # Only the tensors of a surrounding fake mode are needed: tracing uses a fake mode of our own.
+    with unset_fake_temporarily(), entering_script_modules():
         tracepoints = Tracepoints()
-        with tracepoints.marked(mod, preserve_module_call_signature):
-            narrower = prefer_deferred_runtime_asserts_over_guards
-            record = partial(capture, args=args, kwargs=kwargs, dynamic_shapes=dynamic_shapes, may_fork=branch_on_data)
-            program, dialect, mod = _captured(partial(record, allows_narrower_sizes=narrower), mod)
+        with tracepoints.marked(mod, kept_signatures):
+            record = partial(record, args=args, kwargs=kwargs)
+            program, dialect, mod = _storing_nothing(record, mod, args, kwargs or {})
+        _refuse_script_objects(program, mod)
         program = _functional(program, decompositions, dialect, _requiring_grad(program, args, kwargs))
         program, kept_calls = tracepoints.read_off(program)
     program.module.meta.update(users_meta(mod))
@@ -89,10 +118,7 @@ def export(
         aliases=tuple(aliases_of(mod, program.state)),
         example_inputs=(tuple(given[0]), dict(given[1] or {})),
     )
-    exported = ExportedProgram(program, origin, dialect=dialect)
-    for further_args, further_kwargs in getattr(dynamic_shapes, "_examples", ()):
-        exported.call_convention.normalized(further_args, further_kwargs or {})
-    return exported
+    return ExportedProgram(program, origin, dialect=dialect)
 
 
 def _functional(
@@ -104,15 +130,27 @@ def _functional(
     return tidied(result, requiring_grad=requiring_grad, is_as_written=result.module is captured.module)
 
 
-def _captured(record: Callable[..., Program], mod: torch.nn.Module) -> tuple[Program, Dialect, torch.nn.Module]:
-    """The program in operators from before autograd, and the module that it was made of.
+def _storing_nothing(
+    record: Callable[..., Program], mod: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Program, Dialect, torch.nn.Module]:
+    try:
+        return _captured(record, mod)
+    except StoredTensorError:
+        leaking = partial(record, pre_dispatch=True, returns_leaks=True)
+        if (found := without_stored_tensors(leaking, mod, args, kwargs)) is None:
+            raise
+        return found, Dialect.TRAINING, mod
 
-    A program that takes gradients by itself, or looks into wrapped tensors, is one of operators from after autograd.
+
+def _captured(record: Callable[..., Program], mod: torch.nn.Module) -> tuple[Program, Dialect, torch.nn.Module]:
+    """The program in pre-autograd operators, and the module that it was captured from.
+
+    A program that computes gradients itself, or looks inside tensor subclasses, is captured in post-autograd operators.
     """
     try:
         return record(mod, pre_dispatch=True), Dialect.TRAINING, mod
     except InnerTransformError:
-        # After autograd, recurrent layers would be operators of one library, which no file may call.
+        # After autograd, recurrent layers would become operators of oneDNN, which no file may call.
         is_enabled = torch._C._get_mkldnn_enabled()
         torch._C._set_mkldnn_enabled(False)
         try:
@@ -123,13 +161,13 @@ def _captured(record: Callable[..., Program], mod: torch.nn.Module) -> tuple[Pro
 
 
 def _module_calls(mod: torch.nn.Module, kept: Sequence[ModuleCallEntry]) -> Iterator[ModuleCallEntry]:
-    """Every submodule in order; those whose signature was kept with it, once for each call."""
+    """Every submodule in order; those with preserved signatures, once for each call."""
     for path, _ in mod.named_modules(remove_duplicate=False):
         yield from [entry for entry in kept if entry.fqn.partition("@")[0] == path] or [ModuleCallEntry(path)]
 
 
 def _whole_call(program: Program, names: Sequence[str]) -> ModuleCallEntry:
-    """The call of the module itself: what goes in and out is in the program's own signature."""
+    """The call of the module itself: its inputs and outputs are those of the program's signature."""
     trees = program.signature.in_tree, program.signature.out_tree
     return ModuleCallEntry("", ModuleCallSignature((), (), *trees, tuple(names)))
 
@@ -143,10 +181,34 @@ def _requiring_grad(program: Program, args: Sequence[Any], kwargs: Mapping[str, 
 def _check_module(mod: object) -> None:
     if not isinstance(mod, torch.nn.Module):
         raise InputTypeError(
-            f"export() was given a {type(mod).__name__}.",
+            f"export() was given an object of type {type(mod).__name__}.",
             why="what is exported is a module: its state is part of the program",
             fix="Wrap the function in an nn.Module whose forward calls it.",
         )
+
+
+def _refuse_script_objects(program: Program, mod: torch.nn.Module) -> None:
+    for node in program.graph.find_nodes(op="get_attr"):
+        held = vars(program.module).get(str(node.target))
+        if isinstance(held, torch.ScriptObject):
+            kind = _class_of(held)
+            objects = [(name, value) for name, value in _attributes(mod) if isinstance(value, torch.ScriptObject)]
+            named = [name for name, value in objects if _class_of(value) == kind]
+            raise ExportError(
+                f"The program uses a script object of the class {kind}{': ' if named else ''}{', '.join(named[:3])}.",
+                at=str(source_line_of(next(iter(node.users), node))),
+                why="a program consists of operators over tensors, and what such an object does only torch knows",
+                fix="Hold what is in it as tensors, and call operators on them; quantized weights can be dequantized.",
+            )
+
+
+def _attributes(mod: torch.nn.Module) -> Iterator[tuple[str, object]]:
+    for path, module in mod.named_modules():
+        yield from ((f"{path}.{name}".lstrip("."), value) for name, value in vars(module).items())
+
+
+def _class_of(script_object: Any) -> str:
+    return str(script_object._type().name())
 
 
 def argument_names(mod: torch.nn.Module, positional: int, kwargs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -155,7 +217,7 @@ def argument_names(mod: torch.nn.Module, positional: int, kwargs: Mapping[str, A
 
 
 def aliases_of(mod: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
-    """Further names of parameters, buffers and constants that have several, each with the one that ``state`` has."""
+    """Further names of parameters, buffers and constants that have several, each with the name in ``state``."""
     names = {id(tensor): name for name, tensor in state.items()}
     found = {**mod.state_dict(keep_vars=True), **dict(mod.named_buffers(remove_duplicate=False))}
     for path, module in mod.named_modules(remove_duplicate=False):

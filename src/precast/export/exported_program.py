@@ -1,4 +1,4 @@
-"""The exported program and what describes its modules' calls, under the names that PyTorch's users import."""
+"""The exported program and its module call graph, under the names that PyTorch's users import."""
 
 from precast.export.preserved_ops import CustomDecompTable, default_decompositions
 from precast.export.program import ExportedProgram

@@ -1,4 +1,4 @@
-"""What goes into and comes out of an exported graph, under the names that PyTorch's users import."""
+"""The inputs and outputs of an exported graph, under the names that PyTorch's users import."""
 
 from precast.export.signature import ExportBackwardSignature, ExportGraphSignature
 from precast.graph.signature import (
@@ -8,6 +8,8 @@ from precast.graph.signature import (
     InputSpec,
     OutputKind,
     OutputSpec,
+    SymBoolArgument,
+    SymFloatArgument,
     SymIntArgument,
     TensorArgument,
     TokenArgument,
@@ -22,6 +24,8 @@ __all__ = [
     "InputSpec",
     "OutputKind",
     "OutputSpec",
+    "SymBoolArgument",
+    "SymFloatArgument",
     "SymIntArgument",
     "TensorArgument",
     "TokenArgument",

@@ -1,21 +1,23 @@
-"""Calls of submodules in the form that the original used, where the program kept their signature.
+"""Calls of submodules with their original arguments, where the program preserved their signature.
 
-Before: ``linear = head(x)``, with whatever the graph happens to pass
-After:  ``call = head(x, factor=2); linear = call['y']``, so that ``head`` can be exchanged for another module.
+Before: ``linear = head(x)``, with whatever values the graph passes
+After:  ``call = head(x, factor=2); linear = call['y']``, so that ``head`` can be replaced by another module.
 """
 
 import operator
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 from torch.fx.graph import CodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
 from precast.export.tracepoints import ModuleCallSignature
 from precast.export.unlift import CallCodeGen
-from precast.graph.signature import ArgumentSpec, SymIntArgument, TensorArgument
+from precast.graph.signature import ArgumentSpec, NumberArgument, TensorArgument
 from precast.trace.capture.call import as_identifier
 from precast.trace.capture.prepare import unique_names
 
@@ -24,20 +26,24 @@ _PLAIN = (tuple, list, dict)
 
 @dataclass(frozen=True)
 class KeptCall:
-    """One call whose signature was kept: its leaves in and out, as nodes of the flat graph or as constants."""
+    """One call with a preserved signature: its leaves in and out, as nodes of the flat graph or as constants."""
 
     signature: ModuleCallSignature
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
 
     def fits(self, read: Sequence[fx.Node], results: Sequence[fx.Node], inside: set[fx.Node]) -> bool:
-        """Whether the nodes ``inside`` need no more than the signature passes: no state of others, no updates."""
+        """Whether the nodes ``inside`` need no more than the signature passes: no state of others, no updates.
+
+        What they write may be returned.
+        """
         given = set(filter(_is_node, self.inputs))
         made = set(filter(_is_node, self.outputs))
-        return set(read) <= given and set(results) <= made and made <= given | inside
+        written = {node.args[0] for node in inside if node.target is torch.ops.aten.copy_.default}
+        return set(read) <= given and set(results) <= made and made <= given | inside | written
 
     def codegen(self) -> CodeGen:
-        """Takes and gives the original trees."""
+        """Generates code that takes and returns the original trees."""
         positional, named = self.signature.in_spec.children()
         known = (self.signature.forward_arg_names or ())[: positional.num_children]
         missing = [f"argument_{i}" for i in range(len(known), positional.num_children)]
@@ -45,13 +51,13 @@ class KeptCall:
         return CallCodeGen(_PyTreeInfo(names, self.signature.in_spec, self.signature.out_spec))
 
     def arguments(self, copied: Callable[[fx.Node], fx.Node]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the caller's graph passes."""
+        """The arguments that the caller's graph passes."""
         leaves = [copied(leaf) if _is_node(leaf) else leaf for leaf in self.inputs]
         args, kwargs = pytree.tree_unflatten(leaves, self.signature.in_spec)
         return args, kwargs
 
     def results(self, called: fx.Node) -> list[tuple[fx.Node, fx.Node]]:
-        """Each value of the flat graph that comes back, with the node that takes it out of what was returned."""
+        """Each returned value of the flat graph, with the node that extracts it from the result."""
         places, _ = pytree.tree_flatten_with_path(
             pytree.tree_unflatten(range(len(self.outputs)), self.signature.out_spec)
         )
@@ -62,7 +68,7 @@ class KeptCall:
 def kept_calls(
     signatures: Mapping[str, ModuleCallSignature | None], nodes: Mapping[str, fx.Node]
 ) -> dict[str, KeptCall]:
-    """By path, the calls that a graph can spell: trees of tuples, lists and dicts over values of the flat graph."""
+    """By path, the calls whose arguments are trees of tuples, lists and dicts over values of the flat graph."""
     calls: dict[str, KeptCall] = {}
     for path, signature in signatures.items():
         if signature is None or not (_is_plain(signature.in_spec) and _is_plain(signature.out_spec)):
@@ -73,8 +79,18 @@ def kept_calls(
     return calls
 
 
+def warn_of_unfit(paths: Sequence[str]) -> None:
+    """Tell of submodules that cannot be called by the signature that was kept."""
+    warnings.warn(
+        f"These submodules are not called by the signature that was kept: {', '.join(paths)}. They need values that "
+        "are none of their arguments, such as buffers that others update between their calls. What is put in their "
+        "place would be called otherwise than they were: do not exchange them.",
+        stacklevel=3,
+    )
+
+
 def _leaves(arguments: Sequence[ArgumentSpec], nodes: Mapping[str, fx.Node]) -> tuple[Any, ...] | None:
-    named = (TensorArgument, SymIntArgument)
+    named = TensorArgument | NumberArgument
     if any(isinstance(argument, named) and argument.name not in nodes for argument in arguments):
         return None
     return tuple(nodes[a.name] if isinstance(a, named) else getattr(a, "value", None) for a in arguments)

@@ -16,7 +16,7 @@ from precast.export.serialize import schema
 from precast.export.serialize.document import from_document
 from precast.export.torch_files.file import TorchFile
 
-# What torch and sympy raise when they are given sizes, dtypes or arguments that make no sense together.
+# What torch and sympy raise for inconsistent sizes, dtypes or arguments.
 NONSENSE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, OverflowError, AssertionError,
              ArithmeticError, NotImplementedError, RecursionError, SyntaxError, MemoryError)  # fmt: skip
 
@@ -32,15 +32,15 @@ def load(
     check_weights: bool = True,
     copy: bool = False,
 ) -> ExportedProgram:
-    """Read a program from a path or an open binary file.
+    """Read an exported program from a path or an open binary file.
 
-    The texts named in ``extra_files`` are filled in; an empty dict gets all of them. The SHA-256 of weights is
-    compared, too, unless ``check_weights`` is false; that of what describes them always is.
+    The texts named in ``extra_files`` are filled in; an empty dict receives all of them. The SHA-256 of weights is
+    checked unless ``check_weights`` is false; that of the program is always checked.
 
-    Files that PyTorch's exporter wrote are read as well, see ``precast.export.torch_files``.
+    Files written by PyTorch's exporter can be read as well.
 
-    A path is mapped: weights are read when they are used, and changing them changes no file. The file must not be cut
-    or overwritten while the program is in use; with ``copy``, it is read once, and may be.
+    A file given by path is memory-mapped: weights are read when they are used, and changing them does not change the
+    file. Do not truncate or overwrite the file while the program is in use, or pass ``copy=True`` to read it once.
     """
     is_path = isinstance(f, (str, os.PathLike))
     data = file_bytes(Path(f), writable=True, copy=copy) if is_path else _bytes(f)  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def program_in(
     expected_opset_version: Mapping[str, int] | None = None,
     check_weights: bool = True,
 ) -> ExportedProgram:
-    """The program that a member of an opened file describes, over memory that can be written to."""
+    """The program that a member of an open file describes, over writable memory."""
     content = _document(package, member)
     _check_opset(content["opset"], expected_opset_version or {})
     members = {
@@ -80,19 +80,19 @@ def _read_torchs(data: memoryview, expected_opset_version: Mapping[str, int]) ->
 
 
 def as_sound(make: Callable[[], T]) -> T:
-    """What ``make`` reads; whatever is wrong with it is told as a damaged file."""
+    """The result of ``make``; any failure is reported as a damaged file."""
     try:
         return make()
     except ArtifactError:
         raise
     except (*NONSENSE, PrecastError) as problem:
-        raise damaged("the file describes no sound program", f"{type(problem).__name__}: {problem}") from problem
+        raise damaged("the file does not describe a valid program", f"{type(problem).__name__}: {problem}") from problem
 
 
 def _bytes(file: Any) -> memoryview:
     if not hasattr(file, "read"):
         raise ArtifactError(
-            f"load() was given a {type(file).__name__}",
+            f"load() was given an object of type {type(file).__name__}",
             why="a program is read from a path or from an open binary file",
             fix="pass a path, or open(path, 'rb')",
         )
@@ -142,7 +142,7 @@ def _extra_files(package: Package) -> dict[str, str]:
     try:
         return {name.removeprefix(schema.EXTRA_FILES): package.checked(name).decode() for name in names}
     except UnicodeDecodeError as problem:
-        raise damaged("an extra file is no text", str(problem)) from problem
+        raise damaged("an extra file is not text", str(problem)) from problem
 
 
 def _fill(extra_files: MutableMapping[str, str], texts: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Passes over exported programs that users call.
+"""Passes over exported programs for users.
 
 Before: ``ones(2, device=cpu)``, weights on ``cpu``
 After:  ``ones(2, device=cuda)``, weights on ``cuda``
@@ -20,7 +20,7 @@ Location = str | torch.device | Mapping[str, str]
 
 
 def move_to_device_pass(ep: ExportedProgram, location: Location) -> ExportedProgram:
-    """The program on another device, or with devices exchanged: its state, its constants and what its graphs make.
+    """The program on another device, or with devices mapped: its state, its constants and the tensors it creates.
 
     >>> from precast.export import export
     >>> moved = move_to_device_pass(export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), "meta")

@@ -1,7 +1,7 @@
-"""Weights that are wrappers around other tensors, as the tensors inside of them.
+"""Unwraps weights that are tensor subclasses into the plain tensors inside them.
 
-Before: ``p_weight``, a subclass made of two tensors
-After:  ``p_parametrizations_weight_original0`` and ``…_original1``, as torch calls what a parameter is computed from
+Before: ``p_weight``, a subclass that wraps two tensors
+After:  ``p_parametrizations_weight_original0`` and ``…_original1``, torch's names for a parametrization's tensors
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ from precast.trace.record import FlatFunction
 
 @dataclass(frozen=True)
 class _Form:
-    """How a wrapper is made of what is inside of it; of a plain tensor, nothing."""
+    """How a subclass is constructed from its inner tensors; a plain tensor has none."""
 
     kind: Any
     parts: tuple[tuple[str, "_Form | None"], ...]
@@ -33,7 +33,7 @@ class _Form:
     stride: tuple[int, ...]
 
     def around(self, inner: Iterator[torch.Tensor]) -> Any:
-        """Such a wrapper around the next inner tensors."""
+        """Such a subclass around the next inner tensors."""
         parts = {name: next(inner) if form is None else form.around(inner) for name, form in self.parts}
         return self.kind.__tensor_unflatten__(parts, self.context, self.size, self.stride)
 
@@ -47,14 +47,14 @@ def _form_of(tensor: Any) -> _Form | None:
 
 
 class _Wrapped(torch.nn.Module):
-    """Makes the wrapper of what is inside of it."""
+    """Constructs the subclass from its inner tensors."""
 
     def __init__(self, form: _Form) -> None:
         super().__init__()
         self._form = form
 
     def forward(self, *inner: torch.Tensor) -> Any:
-        # A call of torch's, which does nothing: making a wrapper is none, and tracing would not know what is inside.
+        # An identity call: constructing a subclass is not an operator, so tracing would not know its inner tensors.
         return self._form.around(tensor.to(tensor.dtype) for tensor in inner)
 
     def right_inverse(self, wrapper: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -62,7 +62,7 @@ class _Wrapped(torch.nn.Module):
 
 
 def with_plain_state(module: torch.nn.Module) -> torch.nn.Module:
-    """The module, or one like it whose wrapped parameters and buffers are computed from what is inside of them."""
+    """The module, or one like it whose wrapped parameters and buffers are computed from their inner tensors."""
     state = [*module.named_parameters(), *module.named_buffers()]
     wrapped = [(name, form) for name, tensor in state if (form := _form_of(tensor)) is not None]
     if not wrapped:
@@ -75,7 +75,7 @@ def with_plain_state(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def plain_inputs(program: Program) -> tuple[Program, list[Any]]:
-    """The program's signature and state over plain tensors, and values for its inputs; its graph is left as it is."""
+    """The program's signature and state over plain tensors, and values for its inputs; its graph is unchanged."""
     specs: list[InputSpec] = []
     values: list[Any] = []
     state = dict(program.state)
@@ -90,8 +90,8 @@ def plain_inputs(program: Program) -> tuple[Program, list[Any]]:
             continue
         if spec.kind is InputKind.USER_INPUT or fact.is_updated:
             raise ExportError(
-                f"{spec.arg.name} is a tensor subclass and cannot be taken apart.",
-                why="an argument, or a buffer that is updated, is one tensor to who calls the program",
+                f"{spec.arg.name} is a tensor subclass and cannot be unwrapped.",
+                why="an argument, or a buffer that is updated, is one tensor to the caller",
                 fix="Pass the tensors inside of it, or do not decompose the program.",
             )
         owner, _, last = str(spec.target).rpartition(".")
@@ -114,7 +114,7 @@ def plain_inputs(program: Program) -> tuple[Program, list[Any]]:
 
 
 def over_plain_inputs(function: FlatFunction, inputs: Sequence[Any]) -> FlatFunction:
-    """``function``, given what is inside of the wrappers among its inputs."""
+    """``function``, called with subclasses around the inner tensors among its inputs."""
     forms = [_form_of(value) for value in inputs]
 
     def run(*inputs: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A module from before autograd, not functional: ops whole, writes in place, ready to be rewritten and then trained."""
+"""Captures a module before autograd, not functionalized: composite ops and in-place writes, to rewrite and train."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,9 @@ def capture_pre_autograd_graph(
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> ExportedModule:
-    """Record a module's ops before autograd takes them apart; the result holds the state and is called the same way.
+    """Record a module's operators before autograd decomposes them, as a module with the same state and signature.
 
-    Ranges of sizes are kept in ``meta["range_constraints"]`` and checked at each call.
+    Ranges of sizes are stored in ``meta["range_constraints"]`` and checked at each call.
 
     >>> model = capture_pre_autograd_graph(torch.nn.Dropout(0.5), (torch.ones(2),))
     >>> [str(node.target) for node in model.graph.nodes if node.op == "call_function"]
@@ -32,7 +32,7 @@ def capture_pre_autograd_graph(
     _warn_once()
     if not isinstance(f, torch.nn.Module):
         raise InputTypeError(
-            f"capture_pre_autograd_graph() was given a {type(f).__name__}.",
+            f"capture_pre_autograd_graph() was given an object of type {type(f).__name__}.",
             why="the result holds the state of a module",
             fix="Wrap the function in an nn.Module whose forward calls it.",
         )

@@ -1,4 +1,4 @@
-"""Ops that torch would decompose by itself while tracing, kept whole."""
+"""Preserves composite ops that torch would decompose while tracing."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,14 +22,14 @@ _AUTOGRAD_KEYS = (
 
 
 def is_composite(op: object) -> bool:
-    """Whether the op is defined by other ops, so that autograd and tracing see those."""
+    """Whether the op is composite: defined by other ops, which autograd and tracing see instead."""
     return isinstance(op, OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(
         op.name(), DispatchKey.CompositeImplicitAutograd
     )
 
 
 def composite_ops_in(module: fx.GraphModule) -> set[OpOverload]:
-    """The composite ops that the graph or a graph of its control flow calls, but for those that may return an alias."""
+    """The composite ops that a graph and its subgraphs call, except those that may return an alias."""
     return {node.target for _, graph in graphs_of(module) for node in graph.nodes if _is_pure_composite(node.target)}
 
 
@@ -40,7 +40,7 @@ def _is_pure_composite(op: object) -> bool:
 
 
 class CustomDecompTable(dict[OperatorBase, Callable[..., Any]]):
-    """Decompositions to be changed: what is deleted stays whole, also if it is an op that was not defined yet."""
+    """A mutable table of decompositions; deleted operators are kept whole, even if they are defined later."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class CustomDecompTable(dict[OperatorBase, Callable[..., Any]]):
         self.materialize()
 
     def materialize(self) -> dict[OperatorBase, Callable[..., Any]]:
-        """This table, with the composite ops that were defined since it was made."""
+        """Return this table, including composite operators that were defined after it was created."""
         found = [op for op in map(_overload, torch._C._dispatch_get_all_op_names()) if op is not None]
         composites = {op: _composite_kernel(op) for op in found if _is_pure_composite(op)}
         for op, rule in (composites | core_decompositions).items():
@@ -66,7 +66,7 @@ class CustomDecompTable(dict[OperatorBase, Callable[..., Any]]):
 
 
 def default_decompositions() -> CustomDecompTable:
-    """A table that takes programs to the Core ATen set, to be changed: what is deleted from it stays whole.
+    """Return the decompositions into the Core ATen operator set; operators that you delete from it are kept whole.
 
     >>> table = default_decompositions()
     >>> del table[torch.ops.aten.linear.default]
@@ -85,7 +85,7 @@ def _overload(name: str) -> OpOverload | None:
 
 @contextmanager
 def preserved(ops: Iterable[OpOverload]) -> Iterator[None]:
-    """While active, tracing records these ops instead of what they are made of."""
+    """While active, tracing records these ops without decomposing them."""
     composite = [op for op in ops if is_composite(op)]
     before = {op: dict(op.py_kernels) for op in composite}
     for op in composite:
@@ -103,12 +103,12 @@ def preserved(ops: Iterable[OpOverload]) -> Iterator[None]:
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
-    """What torch asks for a decomposition and takes as "there is none"."""
+    """What torch calls as a decomposition; the result means that there is none."""
     return NotImplemented
 
 
 def _composite_kernel(op: OpOverload) -> Callable[..., Any]:
-    """How shapes are found: by what the op is made of."""
+    """The kernel that computes the shapes of the result: the op's decomposition."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""The exported program: a graph, its contract, and the state that it was exported with."""
+"""The exported program: a graph, its signature, and the state of the exported module."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,11 +27,11 @@ from precast.graph.tensor_spec import TensorSpec
 
 @dataclass(frozen=True)
 class Origin:
-    """What a program remembers of the module that it was exported from.
+    """Facts about the module that a program was exported from.
 
     ``argument_names``: of ``forward``, positional ones first. ``module_calls``: its submodules in order.
-    ``aliases``: further names of tied parameters and buffers, by the name that the signature has.
-    ``example_inputs``: the arguments that it was exported with, or ``None`` where they were not kept.
+    ``aliases``: further names of tied parameters and buffers, by their name in the signature.
+    ``example_inputs``: the arguments that it was exported with, or ``None`` if they were not stored.
     """
 
     argument_names: tuple[str, ...]
@@ -41,9 +41,9 @@ class Origin:
 
 
 class ExportedProgram:
-    """A module as data: what ``export`` gives, ``save`` writes and ``load`` reads.
+    """A module as data: what ``export`` returns, ``save`` writes and ``load`` reads.
 
-    It is verified when made. Call ``module()`` to get something to run.
+    It is verified when created. ``module()`` returns something to call.
 
     >>> from precast.export import export
     >>> exported = export(torch.nn.Linear(2, 1), (torch.ones(1, 2),))
@@ -66,7 +66,7 @@ class ExportedProgram:
 
     @property
     def program(self) -> Program:
-        """The program in the form that Precast's own stages take, with the state that it has now."""
+        """The program in the form that Precast's stages exchange, with its current state."""
         signature = self._program.signature.replace(
             inputs=tuple(self._graph_signature.input_specs), outputs=tuple(self._graph_signature.output_specs)
         )
@@ -92,12 +92,12 @@ class ExportedProgram:
 
     @property
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameters and persistent buffers by every name that they had in the module."""
+        """Parameters and persistent buffers, under all names that they have in the module."""
         return self._state_dict
 
     @property
     def constants(self) -> dict[str, torch.Tensor]:
-        """Tensors that are not in ``state_dict``: those the module merely referred to, and non-persistent buffers."""
+        """Tensors outside ``state_dict``: constants that the module refers to, and non-persistent buffers."""
         return self._constants
 
     @property
@@ -105,22 +105,22 @@ class ExportedProgram:
         return self._constants
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
-        """The parameters, in the order of the signature."""
+        """Iterate over the parameters, in the order of the signature."""
         return (parameter for _, parameter in self.named_parameters())
 
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        """The parameters with their names, in the order of the signature."""
+        """Iterate over the parameters with their names, in the order of the signature."""
         for spec in self._specs(InputKind.PARAMETER):
             parameter = self._state_dict[str(spec.target)]
             assert isinstance(parameter, torch.nn.Parameter), "verified at construction"
             yield str(spec.target), parameter
 
     def buffers(self) -> Iterator[torch.Tensor]:
-        """The buffers, persistent or not, in the order of the signature."""
+        """Iterate over the buffers, persistent or not, in the order of the signature."""
         return (buffer for _, buffer in self.named_buffers())
 
     def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The buffers with their names; those that are not persistent come from ``constants``."""
+        """Iterate over the buffers with their names; non-persistent ones are in ``constants``."""
         for spec in self._specs(InputKind.BUFFER):
             home = self._state_dict if spec.persistent else self._constants
             yield str(spec.target), home[str(spec.target)]
@@ -130,7 +130,7 @@ class ExportedProgram:
 
     @property
     def range_constraints(self) -> dict[sympy.Expr, ValueRanges[Any]]:
-        """The sizes that each symbol may take, and sizes of inputs that follow from one."""
+        """The range of each symbolic size, and of input sizes that are expressions of one."""
         ranges = {symbol.symbol: _value_range(symbol.range) for symbol in self._program.sizes.symbols}
         shapes = [leaf.shape for leaf in self.call_convention.expected if isinstance(leaf, TensorSpec)]
         derived = {size for shape in shapes for size in shape if not isinstance(size, (int, sympy.Symbol))}
@@ -170,14 +170,19 @@ class ExportedProgram:
         """The function that checks such programs: ``verifier(program, dialect)``."""
         return verify
 
+    @property
+    def verifiers(self) -> list[Callable[..., None]]:
+        """The same verifier as a list, as passes written for PyTorch expect."""
+        return [self.verifier]
+
     def validate(self) -> None:
-        """Check again that the program is sound, after editing its graph or signature."""
+        """Verify the program again, for example after editing its graph or signature."""
         verify(self.program, self._dialect, after="validation")
 
     _validate = validate
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse, and tell how to run the program."""
+        """Raise an error that says how to run the program."""
         raise ExportError(
             "An ExportedProgram cannot be called.",
             why="it is a description: a graph, its signature and its state",
@@ -185,9 +190,9 @@ class ExportedProgram:
         )
 
     def module(self, check_guards: bool = True) -> ExportedModule:
-        """The program as a module over the same state, called as the original was.
+        """Return the program as a module over the same state, called as the original was.
 
-        Calls are checked first; without ``check_guards``, for their structure alone.
+        Calls are checked first; with ``check_guards=False`` only their structure is.
         """
         program = self.program
         return unlift(
@@ -202,7 +207,7 @@ class ExportedProgram:
 
     @property
     def call_convention(self) -> CallConvention:
-        """What a call must look like."""
+        """The structure, types and sizes that a call must have."""
         program = self._program
         return CallConvention(
             program.signature.in_tree, expected_leaves(program), program.sizes, self._origin.argument_names
@@ -211,7 +216,7 @@ class ExportedProgram:
     def replace(
         self, program: Program, *, dialect: Dialect | None = None, module_calls: Sequence[ModuleCallEntry] | None = None
     ) -> "ExportedProgram":
-        """Another program of the same origin."""
+        """Return a new program of the same origin."""
         calls = self._origin.module_calls if module_calls is None else tuple(module_calls)
         program.module.meta.update(users_meta(self.graph_module))
         return ExportedProgram(program, replace(self._origin, module_calls=calls), dialect=dialect or self._dialect)
@@ -225,9 +230,9 @@ class ExportedProgram:
         constants: Mapping[str, torch.Tensor] | None = None,
         verifiers: object = None,
     ) -> "ExportedProgram":
-        """A program of the same origin with another graph and signature, and other state where it is given.
+        """A program of the same origin with another graph and signature, and other state if that is given.
 
-        ``verifiers`` is accepted for calls written for PyTorch: every program is verified by the rules of its dialect.
+        ``verifiers`` is accepted for compatibility with PyTorch: every program is verified by the rules of its dialect.
         """
         state = dict(self._state_dict if state_dict is None else state_dict)
         aliases = tuple((alias, name) for alias, name in self._origin.aliases if alias in state and name in state)
@@ -252,17 +257,17 @@ class ExportedProgram:
         joint_loss_index: int | None = None,
         decompose_custom_triton_ops: bool = False,
     ) -> "ExportedProgram":
-        """A new program in simpler ops, by default the Core ATen set; ops in ``_preserve_ops`` stay whole.
+        """Return a new program in simpler operators, by default the Core ATen set; those in ``_preserve_ops`` are kept.
 
-        With ``joint_loss_index`` it also returns the gradients of that output, as ``to_joint`` does.
-        ``decompose_custom_triton_ops`` is accepted for calls written for PyTorch: custom operators stay whole.
+        With ``joint_loss_index`` it also returns the gradients of that output, as with ``to_joint``.
+        ``decompose_custom_triton_ops`` is accepted for compatibility: custom operators are kept whole.
         """
         return decompose(self, decomp_table, _preserve_ops, loss_index=joint_loss_index)
 
     def to_joint(self, *, loss_index: int = 0) -> "ExportedProgram":
-        """A new program that also returns the gradients of one scalar output.
+        """Return a new program that also returns the gradients of one scalar output.
 
-        There is one for every parameter, and for every user input that requires grad.
+        They are the gradients of every parameter, and of every user input that requires grad.
         """
         return decompose(self, {}, (), loss_index=loss_index)
 
@@ -286,7 +291,7 @@ def _value_range(size_range: SizeRange) -> ValueRanges[Any]:
 
 
 def _boundary_of(signature: Signature) -> BoundaryFacts:
-    """What a signature says of the border of its graph."""
+    """The facts about the graph's boundary that a signature implies."""
     mutations = signature.outputs_of(*MUTATIONS)
     updated = {spec.target for spec in mutations}
     inputs = [InputFacts(mutates_data=(spec.target or spec.arg.name) in updated) for spec in signature.inputs]
@@ -294,7 +299,7 @@ def _boundary_of(signature: Signature) -> BoundaryFacts:
 
 
 def _saved_state(program: Program, origin: Origin) -> dict[str, torch.Tensor]:
-    """What ``state_dict`` of the module would hold: parameters and persistent buffers, under all their names."""
+    """The module's ``state_dict``: parameters and persistent buffers, under all their names."""
     saved = {
         str(spec.target): program.state[str(spec.target)]
         for spec in program.signature.inputs

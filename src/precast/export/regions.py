@@ -1,4 +1,4 @@
-"""Regions of another grad mode or of autocast become subgraphs, so that the order of nodes carries no hidden meaning.
+"""Turns regions of a different grad mode or of autocast into subgraphs, so that they do not depend on node order.
 
 Before: ``_set_grad_enabled(False); mul = mul(x, 2); _set_grad_enabled(True); add = add(mul, x)``
 After:  ``region = wrap_with_set_grad_enabled(False, submod_0, x); mul = region[0]; add = add(mul, x)``
@@ -22,7 +22,7 @@ _SWITCHES = (torch._C._set_grad_enabled, _enter_autocast, _exit_autocast)
 
 @dataclass(frozen=True)
 class _Surroundings:
-    """What holds while a node runs: grad mode where it is not the outer one, and autocast from the outside in."""
+    """The state around a node: grad mode if it differs from the outer one, and autocast from the outside in."""
 
     grad_mode: bool | None = None
     autocasts: tuple[tuple[str, tuple[Argument, ...]], ...] = ()
@@ -46,7 +46,7 @@ def fold_regions(module: fx.GraphModule, *, grad_mode: bool = True) -> fx.GraphM
 
 
 class _Folding:
-    """One graph on its way into its folded form."""
+    """Folds one graph."""
 
     def __init__(self, module: fx.GraphModule, children: dict[str, fx.GraphModule], grad_mode: bool) -> None:
         self._module = module
@@ -67,7 +67,7 @@ class _Folding:
         return fx.GraphModule(self._root, self._graph, type(self._module).__name__)
 
     def _copied(self, node: fx.Node) -> fx.Node:
-        """The copy of an earlier node; a subgraph is read where it is first needed."""
+        """The copy of an earlier node; a subgraph attribute is read before its first use."""
         if node not in self._copies:
             assert node.op == "get_attr", f"{node.name} is read before it is computed"
             self._root.add_module(str(node.target), self._children[str(node.target)])
@@ -75,7 +75,7 @@ class _Folding:
         return self._copies[node]
 
     def _placed(self) -> Iterator[tuple[fx.Node, _Surroundings]]:
-        """Every node but the switches and subgraphs, with its surroundings; inputs and the output are outside."""
+        """Every node except switches and subgraph attributes, with its state; inputs and the output have none."""
         now = _Surroundings()
         for node in self._module.graph.nodes:
             if node.target is torch._C._set_grad_enabled:
@@ -148,7 +148,7 @@ class _Folding:
 
 
 def _wrapped(subgraph: fx.GraphModule, target: fx.node.Target, settings: tuple[Argument, ...]) -> fx.GraphModule:
-    """A graph that does nothing but call ``subgraph`` through ``target``."""
+    """A graph that only calls ``subgraph`` through ``target``."""
     graph, root = fx.Graph(), torch.nn.Module()
     root.add_module("submod_0", subgraph)
     arguments = []

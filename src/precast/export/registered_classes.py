@@ -9,14 +9,14 @@ from precast.errors import InputTypeError
 
 
 def register_dataclass(cls: type[Any], *, serialized_type_name: str | None = None) -> None:
-    """Let objects of a dataclass be arguments and results: containers of what their fields hold.
+    """Register a dataclass as a container (pytree node), so that its objects can be arguments and results.
 
-    ``serialized_type_name`` is what files call the class; without one, its module and name.
+    ``serialized_type_name`` is the name of the class in files; by default its module and qualified name.
     """
     if not dataclasses.is_dataclass(cls):
         raise InputTypeError(
-            f"{cls!r} is no dataclass.",
-            why="fields are what an object is taken apart into and made of again",
+            f"{cls!r} is not a dataclass.",
+            why="objects are flattened into their fields, and restored from them",
             fix="Decorate the class with @dataclass, or register it with torch.utils._pytree.register_pytree_node.",
         )
     name = serialized_type_name or f"{cls.__module__}.{cls.__qualname__}"

@@ -28,10 +28,10 @@ def save(
     opset_version: Mapping[str, int] | None = None,
     pickle_protocol: int = 2,
 ) -> None:
-    """Write the program, its state and its example inputs to a path or an open binary file.
+    """Write a program with its state and example inputs to a path or an open binary file.
 
-    A path gets the whole file or keeps what it had. ``extra_files`` are texts to keep beside the program, by name.
-    ``pickle_protocol`` is accepted for calls written for PyTorch: nothing is pickled.
+    Writing to a path is atomic. ``extra_files`` are texts to store with the program, by name. ``pickle_protocol`` is
+    accepted for compatibility with PyTorch: nothing is pickled.
 
     >>> import io, torch
     >>> from precast.export import export, load
@@ -44,7 +44,7 @@ def save(
         ep = from_torch(ep)
     if not isinstance(ep, ExportedProgram):
         raise InputTypeError(
-            f"save() was given a {type(ep).__name__}.",
+            f"save() was given an object of type {type(ep).__name__}.",
             why="what is saved is an exported program",
             fix="Export the module first: save(export(module, args), path).",
         )
@@ -59,7 +59,7 @@ def save(
         f.write(whole.getbuffer())
     else:
         raise InputTypeError(
-            f"save() was given a {type(f).__name__} to write to.",
+            f"save() was given an object of type {type(f).__name__} to write to.",
             why="a program is written to a path or to an open binary file",
             fix="Pass a path, or open(path, 'wb').",
         )
@@ -80,7 +80,7 @@ def _members(
 def _checked(name: str, text: str) -> bytes:
     if not isinstance(text, str):
         raise InputTypeError(
-            f"The extra file {name!r} is a {type(text).__name__}.",
+            f"The extra file {name!r} is of type {type(text).__name__}.",
             why="extra files are texts",
             fix="Pass a str; encode other data, for example with base64.",
         )

@@ -1,7 +1,4 @@
-"""The signature of an exported program, with the questions that people ask of PyTorch's.
-
-The two forms of an exported program.
-"""
+"""The signature of an exported program, with the interface of PyTorch's, and the dialects of programs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -22,12 +19,12 @@ from precast.graph.signature import (
 
 
 class ExportBackwardSignature(BackwardSignature):
-    """What ``torch.export`` calls it."""
+    """Alias of ``BackwardSignature``, by its name in ``torch.export``."""
 
 
 @dataclass
 class ExportGraphSignature:
-    """What each placeholder and each result of the graph is, in graph order.
+    """Describes each placeholder and each result of the graph, in graph order.
 
     Placeholders are parameters, buffers, constants, then user inputs. Results are updated state and inputs, user
     outputs, then gradients.
@@ -59,13 +56,13 @@ class ExportGraphSignature:
 
     @property
     def user_inputs(self) -> tuple[object, ...]:
-        """Names of the placeholders of arguments; the value itself for a Python constant."""
+        """The names of the placeholders of arguments; for Python constants, the value itself."""
         specs = (spec for spec in self.input_specs if spec.kind is InputKind.USER_INPUT)
         return tuple(_name_or_value(spec) for spec in specs)
 
     @property
     def user_outputs(self) -> tuple[object, ...]:
-        """Names of the results that callers get; the value itself for a Python constant."""
+        """The names of the results that callers receive; for Python constants, the value itself."""
         specs = (spec for spec in self.output_specs if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT))
         return tuple(_name_or_value(spec) for spec in specs)
 
@@ -116,17 +113,22 @@ class ExportGraphSignature:
             loss_output=losses[0],
         )
 
+    @property
+    def assertion_dep_token(self) -> None:
+        """No token orders the assertions of a program: they stand in its graph."""
+        return None
+
     def replace_all_uses(self, old: str, new: str) -> None:
-        """Let outputs that are known in the graph by one name be known by another, after a node was renamed."""
+        """Update the signature after a node was renamed from ``old`` to ``new``."""
         self.output_specs = [
             replace(spec, arg=replace(spec.arg, name=new)) if spec.arg.name == old else spec
             for spec in self.output_specs
         ]
 
     def get_replace_hook(self, replace_inputs: bool = False) -> Callable[[fx.Node, str, fx.Node], None]:
-        """A hook for ``fx.GraphModule._set_replace_hook``: this signature follows what a pass replaces.
+        """Return a hook for ``fx.GraphModule._set_replace_hook`` that keeps this signature up to date during edits.
 
-        With ``replace_inputs``, inputs that are replaced are followed, too.
+        With ``replace_inputs``, replaced inputs are followed as well.
         """
 
         def follow(old: fx.Node, new: str, user: fx.Node) -> None:
@@ -171,7 +173,7 @@ def _described(spec: InputSpec | OutputSpec) -> str:
 
 
 class Dialect(Enum):
-    """``TRAINING``: whole ops from before autograd, can be trained on. ``ATEN``: decomposed into simpler ops."""
+    """``TRAINING``: composite pre-autograd ops, can be trained on. ``ATEN``: decomposed into simpler ops."""
 
     TRAINING = "TRAINING"
     ATEN = "ATEN"

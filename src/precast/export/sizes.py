@@ -1,10 +1,4 @@
-"""Everything that a program's graph says about symbolic sizes: those of inputs, and those that only running gives.
-
-Writes what tracing was told of unknown values (``torch._check``) into the graph, so that each run checks it.
-
-Before: ``item = item(n); slice = slice(x, 0, 0, item)``, and ``2 <= item`` known to the tracer alone
-After:  ``item = item(n); ge = ge(item, 2); _assert_scalar(ge, …); slice = …``
-"""
+"""Collects the symbolic sizes in a program's graph: those of inputs, and data-dependent ones (unbacked symbols)."""
 
 from collections.abc import Iterator
 
@@ -13,14 +7,13 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
-from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 from torch.utils import _pytree as pytree
 
 from precast.export.verifier import graphs_of
-from precast.graph.nodes import has_value, set_value, value_of
 from precast.graph.program import Program
 from precast.graph.sizes import SizeGuard, SizeRange, SizeSymbol, SymbolicSizes
 from precast.trace.fake_inputs import FakeInputs
+from precast.trace.runtime_asserts import has_unknown_values, record_runtime_asserts
 
 
 def fake_mode_of(program: Program) -> FakeTensorMode:
@@ -43,7 +36,7 @@ def values_of(module: fx.GraphModule) -> Iterator[tuple[str, object]]:
 
 
 def collected_sizes(program: Program) -> SymbolicSizes:
-    """The program's sizes, with the symbols of values that only running gives, and all guards of its tracing."""
+    """The program's sizes, with its unbacked symbols and all guards from tracing."""
     mode = _mode_of_values(program)
     if mode is None or mode.shape_env is None:
         return program.sizes
@@ -73,37 +66,9 @@ def _range(shape_env: ShapeEnv, symbol: sympy.Symbol) -> SizeRange:
 
 
 def with_runtime_asserts(program: Program) -> Program:
-    """The same program with its assertions as nodes; the same object if there are none."""
-    mode = fake_mode_of(program)
-    shape_env = mode.shape_env
-    assert shape_env is not None, "our fake modes have a shape environment"
-    if not any("unbacked_bindings" in node.meta for node in program.graph.nodes):
+    """The program with its runtime assertions as nodes; the same object if there are none."""
+    if not has_unknown_values(program.graph):
         return program
     copy = program.replace(graph=program.copy_graph())
-    with mode:
-        insert_deferred_runtime_asserts(copy.module, shape_env, "export", export=True)
-    for node in copy.graph.nodes:
-        if node.op == "call_function" and not has_value(node):
-            set_value(node, _computed(node))
-        _forget_replaced_symbols(node, shape_env)
-    copy.module.recompile()
+    record_runtime_asserts(copy.module, fake_mode_of(program))
     return copy
-
-
-def _forget_replaced_symbols(node: fx.Node, shape_env: ShapeEnv) -> None:
-    """Numbers that turned out to be others introduce no symbols."""
-    bindings = node.meta.get("unbacked_bindings") or {}
-    kept = {symbol: path for symbol, path in bindings.items() if symbol not in shape_env.replacements}
-    if len(kept) < len(bindings):
-        node.meta["unbacked_bindings"] = kept
-        if not kept:
-            del node.meta["unbacked_bindings"]
-
-
-def _computed(node: fx.Node) -> object:
-    """The value of a node that only computes on sizes; ``None`` for one that is called for what it does."""
-    if not callable(node.target) or "assert" in node.name or "constrain" in node.name:
-        return None
-    args = [value_of(argument) if isinstance(argument, fx.Node) else argument for argument in node.args]
-    result: object = node.target(*args, **node.kwargs)
-    return result

@@ -1,17 +1,17 @@
-"""Gives an exported graph its final form: no leftovers of tracing, and names that count from the op's own.
+"""Brings an exported graph into its final form: removes leftovers of tracing, and renumbers the names of nodes.
 
 Before: ``add_3 = add(b_count, 1); _assert_tensor_metadata(x, …); detach = detach(c)``
 After:  ``add = add(b_count, 1)``
 
-Views that must not rely on a memory layout that only running decides.
+Views that would depend on a layout known only at run time become reshapes.
 
 Before: ``a = scaled_dot_product_attention(…); t = transpose(a, 1, 2); v = view(t, …)``
-After:  the same with ``reshape``, which copies where the kernel of that call laid its result out otherwise
+After:  the same with ``reshape``, which copies if the kernel of that call returned another layout
 
-Tracing drops ``contiguous()`` where its fake result is contiguous already. For an op that stays whole, which kernel
-computes it, and in which layout, depends on the device, the grad mode and the sizes of each call.
+Tracing drops ``contiguous()`` where its fake result is contiguous already. For a composite op that is preserved, the
+kernel, and so the layout of the result, depends on the device, the grad mode and the sizes of each call.
 
-Names in a graph: results are called by their op, counted in order; inputs of a subgraph as outside.
+Results are named after their op and numbered in order; inputs of a subgraph are named as outside.
 
 Before: ``add_3 = add(x, 1); cond = cond(p, true_graph_0, false_graph_0, (add_3,))`` with ``true_graph_0(arg0_1)``
 After:  ``add = add(x, 1); cond = cond(p, true_graph_0, false_graph_0, (add,))`` with ``true_graph_0(add)``
@@ -43,7 +43,7 @@ _VIEWS = (_aten.view.default, _aten._unsafe_view.default)
 
 
 def reshape_where_layout_is_open(graph: fx.Graph) -> None:
-    """Exchange such views for ``reshape``, in place."""
+    """Replace such views by ``reshape``, in place."""
     open_layout: set[fx.Node] = set()
     for node in graph.nodes:
         if node.op != "call_function":
@@ -91,12 +91,12 @@ def _stem(node: fx.Node) -> str:
     name = getattr(node.target, "__name__", str(node.target))
     if isinstance(node.target, torch._ops.OpOverload):
         name = node.target._schema.name.rpartition("::")[2]
-    # fx does not give names that Python or torch reserve.
+    # fx does not allow names that Python or torch reserve.
     return fx.Graph()._graph_namespace.create_name(name.lower(), None) if name.isidentifier() else node.name
 
 
 def _names_outside(module: fx.GraphModule, attribute: fx.Node, names: dict[fx.Node, str]) -> list[str] | None:
-    """What the inputs of a subgraph are called by the node that runs it: the operands after its last subgraph."""
+    """The names of a subgraph's inputs outside it: the operands of the calling node after its last subgraph."""
     child = module.get_submodule(str(attribute.target))
     if len(attribute.users) != 1 or not isinstance(child, fx.GraphModule):
         return None
@@ -111,14 +111,14 @@ def _names_outside(module: fx.GraphModule, attribute: fx.Node, names: dict[fx.No
     return [names[o] if isinstance(o, fx.Node) else node.name for o, node in zip(operands, inside, strict=True)]
 
 
-# Inputs are checked for dtype and device at each call, so what follows from them needs no check inside.
+# Inputs are checked for dtype and device at each call, so nothing derived from them needs a check inside.
 _LEFTOVERS = (_aten._assert_tensor_metadata.default,)
 
 
 def tidied(program: Program, *, requiring_grad: Collection[str] = (), is_as_written: bool = False) -> Program:
-    """The same program, tidy; the input is left as it is. ``requiring_grad`` are the inputs that require grad.
+    """The same program, tidied; the argument is not changed. ``requiring_grad`` are the inputs that require grad.
 
-    A graph that ``is_as_written`` has every operator that the user called: a view is good for what it is a view of.
+    A graph that ``is_as_written`` has every operator that the user called, including no-op views.
     """
     graph = program.copy_graph()
     for node in list(graph.nodes):
@@ -139,7 +139,7 @@ def tidied(program: Program, *, requiring_grad: Collection[str] = (), is_as_writ
 
 
 def without_unused_constants(program: Program) -> Program:
-    """The program without the constants that nothing reads (any more), such as those whose value was asked for."""
+    """The program without constants that nothing reads, such as those whose value was specialized."""
     unused = {node.name: node for node in program.placeholders if not node.users}
     specs = program.signature.inputs
     kept = [s for s in specs if s.kind is not InputKind.CONSTANT_TENSOR or s.arg.name not in unused]
@@ -157,7 +157,7 @@ def without_unused_constants(program: Program) -> Program:
 
 
 def with_ordered_constants(program: Program) -> Program:
-    """Constants in the order in which the graph first reads them, however tracing came upon them."""
+    """Constants in the order in which the graph first reads them, in whichever order tracing lifted them."""
     placeholders, specs = program.placeholders, program.signature.inputs
     positions = [i for i, spec in enumerate(specs) if spec.kind is InputKind.CONSTANT_TENSOR]
     first_use: dict[fx.Node, int] = {}
@@ -182,7 +182,7 @@ def with_ordered_constants(program: Program) -> Program:
 
 
 def _note_required_gradients(program: Program, names: Collection[str]) -> None:
-    """Tracing notes inputs detached: give those that require grad a value that says so."""
+    """Tracing detaches the fake values of inputs: mark those that require grad again."""
     for node in program.placeholders:
         value = value_of(node)
         if node.name in names and isinstance(value, FakeTensor):
@@ -191,13 +191,13 @@ def _note_required_gradients(program: Program, names: Collection[str]) -> None:
 
 
 def _is_plain_copy(node: fx.Node) -> bool:
-    """Whether the written value is already what the written tensor becomes: same dtype, sizes and strides."""
+    """Whether the value already equals what a copy into the target would yield: same dtype, sizes and strides."""
     source = node.args[1]
     return isinstance(source, fx.Node) and TensorSpec.of(tensor_of(source)) == TensorSpec.of(tensor_of(node))
 
 
 def named_outputs(program: Program) -> tuple[OutputSpec, ...]:
-    """The signature's outputs with the names that the results have now."""
+    """The signature's outputs with the current names of the results."""
     pairs = enumerate(zip(program.signature.outputs, program.results, strict=True))
     arguments = [spec.arg if isinstance(spec.arg, ConstantArgument) else argument_spec(r, i) for i, (spec, r) in pairs]
     return tuple(map(lambda spec, arg: replace(spec, arg=arg), program.signature.outputs, arguments))

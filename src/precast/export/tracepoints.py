@@ -1,10 +1,10 @@
-"""Keeps the signatures of chosen submodules: marks in the graph where each was entered and left, then reads them off.
+"""Preserves the signatures of chosen submodules: tracing marks their entry and exit, and the marks are then read.
 
 Before: ``linear = linear(x, …)`` inside the submodule ``head``
 After:  ``tracepoint([x], 'head'); linear = linear(x, …); tracepoint([linear], 'head')`` while tracing, and an entry
-``head: x -> linear`` in ``module_call_graph`` when the marks are gone again.
+``head: x -> linear`` in ``module_call_graph`` once the marks are removed.
 
-Which submodules the program called, and for those whose signature is kept, with what.
+Also lists all submodules that the program called.
 """
 
 import inspect
@@ -29,7 +29,7 @@ from precast.trace.record import argument_spec
 
 @dataclass(frozen=True)
 class ModuleCallSignature:
-    """The inputs and outputs of one call of a submodule, as names in the graph, and their trees."""
+    """The inputs and outputs of a submodule call, as names in the graph, with their tree structures."""
 
     inputs: tuple[ArgumentSpec, ...]
     outputs: tuple[ArgumentSpec, ...]
@@ -40,7 +40,7 @@ class ModuleCallSignature:
 
 @dataclass(frozen=True)
 class ModuleCallEntry:
-    """One submodule by its dotted path (empty for the whole program); the signature only where it was kept."""
+    """A submodule by its dotted path (empty for the whole program), with its call signature if that was preserved."""
 
     fqn: str
     signature: ModuleCallSignature | None = None
@@ -48,7 +48,7 @@ class ModuleCallEntry:
 
 @dataclass(frozen=True)
 class CallSpec:
-    """The trees of a call: of ``(args, kwargs)`` and of what comes back."""
+    """The trees of a call: of ``(args, kwargs)`` and of the result."""
 
     in_spec: TreeSpec
     out_spec: TreeSpec
@@ -69,7 +69,7 @@ class _Side:
 
 @dataclass
 class Tracepoints:
-    """What was seen of the chosen submodules, in the order of the calls."""
+    """What was observed of the chosen submodules, in call order."""
 
     names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     sides: dict[str, list[_Side]] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Tracepoints:
     @contextmanager
     def marked(self, mod: torch.nn.Module, paths: Sequence[str]) -> Iterator[None]:
         """While active, calls of these submodules leave marks."""
-        # One module may have several of the paths: the marks tell by which one it was called.
+        # A module may be registered under several of the paths: the marks name the one it was called by.
         submodules = {id(submodule): (path, submodule) for path in paths for submodule in [_submodule(mod, path)]}
         with ExitStack() as stack:
             for path, submodule in submodules.values():
@@ -134,7 +134,7 @@ class Tracepoints:
 
 
 def with_marks(program: Program, calls: Sequence[ModuleCallEntry]) -> Program:
-    """The program with marks for the signatures of these calls, so that they can be found again in another form."""
+    """The program with marks for the signatures of these calls, so that they can be recovered after a transform."""
     if not any(entry.signature for entry in calls if entry.fqn):
         return program
     graph = program.copy_graph()
@@ -152,7 +152,7 @@ def with_marks(program: Program, calls: Sequence[ModuleCallEntry]) -> Program:
 
 
 def without_marks(program: Program, calls: Sequence[ModuleCallEntry]) -> tuple[Program, list[ModuleCallEntry]]:
-    """The program without marks, and the same calls by the names that their values have now."""
+    """The program without marks, and the same calls with the current names of their values."""
     graph = program.copy_graph()
     marks = [node for node in graph.nodes if node.target is torch.ops.precast.tracepoint.default]
     names = {(mark.args[2], mark.args[3]): mark for mark in marks}

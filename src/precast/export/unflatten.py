@@ -1,4 +1,4 @@
-"""An exported program as a hierarchy of modules again, as the original had it.
+"""Restores the module hierarchy of the original from an exported program.
 
 Before: ``module(x)``: one flat graph over ``encoder.layer.weight``
 After:  ``module(x)`` calls ``module.encoder``, which calls ``module.encoder.layer``, which owns ``weight``.
@@ -16,23 +16,22 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from precast.errors import ExportError
-from precast.export.kept_calls import KeptCall, kept_calls
+from precast.export.kept_calls import KeptCall, kept_calls, warn_of_unfit
 from precast.export.program import ExportedProgram
 from precast.export.signature import ExportGraphSignature
 from precast.export.torch_files.convert import from_torch
 from precast.export.tracepoints import ModuleCallEntry
-from precast.export.unlift import ExportedModule, ensure_module, finish_module
+from precast.export.unlift import ExportedModule, ensure_module, finish_module, order_submodules
+from precast.export.updates_in_calls import Stack, place_updates
 from precast.graph.nodes import has_value, set_value, tensor_of, value_of
 from precast.graph.tensor_spec import TensorSpec
 from precast.trace.capture.call import as_identifier
 
 _CONVERSIONS = {getattr(torch.ops.aten.to, name) for name in torch.ops.aten.to.overloads()}
-Stack = Sequence[tuple[str, tuple[str, str]]]
-"""The calls around a node, outermost first: key → (path, class)."""
 
 
 class FlatArgsAdapter(ABC):
-    """Turns the leaves of a call with another tree of arguments into those of the tree that the program has."""
+    """Adapts calls whose arguments have another tree structure than the program's."""
 
     @abstractmethod
     def adapt(
@@ -43,14 +42,14 @@ class FlatArgsAdapter(ABC):
         metadata: dict[str, Any] | None = None,
         obj: Any | None = None,
     ) -> list[Any]:
-        """The leaves in the order of ``target_spec``."""
+        """Return the leaves of the call in the order of ``target_spec``."""
 
 
 class UnflattenedModule(ExportedModule):
-    """What ``unflatten`` returns: called and checked as the exported module, made of submodules."""
+    """The module that ``unflatten`` returns; it checks calls as the exported module does."""
 
     def type_name(self) -> str | None:
-        """The class of the original module."""
+        """Return the name of the original module's class."""
         name: str | None = self.meta.get("type_name")
         return name
 
@@ -85,7 +84,7 @@ class UnflattenedModule(ExportedModule):
         return super().__call__(*args, **kwargs)
 
 
-class Submodule(fx.GraphModule):
+class InterpreterModule(fx.GraphModule):
     """A submodule with its own part of the graph."""
 
     def type_name(self) -> str | None:
@@ -98,10 +97,10 @@ class Submodule(fx.GraphModule):
         return self
 
 
-class CallsInTurn(torch.nn.Module):
-    """A submodule whose calls do different things: each call of the program's runs the next graph."""
+class InterpreterModuleDispatcher(torch.nn.Module):
+    """A submodule whose calls differ: each call within the program runs the next graph."""
 
-    def __init__(self, calls: Sequence[Submodule]) -> None:
+    def __init__(self, calls: Sequence[InterpreterModule]) -> None:
         super().__init__()
         first = calls[0]
         for call in calls[1:]:
@@ -110,17 +109,21 @@ class CallsInTurn(torch.nn.Module):
             call._parameters, call._buffers = first._parameters, first._buffers
         self._parameters, self._buffers, self._modules = first._parameters, first._buffers, first._modules
         self._non_persistent_buffers_set = first._non_persistent_buffers_set
-        # In a tuple, since modules that are attributes would be further submodules.
+        # In a tuple, since modules that are attributes would become submodules.
         self._calls, self._number = tuple(calls), 0
 
     @property
     def hidden_modules(self) -> list[torch.nn.Module]:
-        """The modules that take turns, which are no submodules: ``state_dict`` has their state once."""
+        """The modules for the individual calls, which are not submodules: ``state_dict`` has their state once."""
         return [each for call in self._calls for each in call.modules()]
 
     def type_name(self) -> str | None:
         """The class of the original submodule."""
         return self._calls[0].type_name()
+
+    def call_modules(self) -> list[InterpreterModule]:
+        """The modules for the individual calls."""
+        return list(self._calls)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         call = self._calls[self._number]
@@ -129,12 +132,12 @@ class CallsInTurn(torch.nn.Module):
 
 
 def unflatten(module: ExportedProgram, flat_args_adapter: FlatArgsAdapter | None = None) -> UnflattenedModule:
-    """A module with the original's submodules, each running its own part of the graph; called as the original was.
+    """Return a module with the submodules of the original, each running its own part of the graph.
 
-    A submodule that is shared stays one object. One that does something else when it is called again is there a second
-    time as ``name@1``, over the same parameters. A submodule whose call signature was kept is called by it, and so can
-    be exchanged; except where it needs more than its arguments, as for values of other submodules' updated buffers.
-    Calls with another tree of arguments go through ``flat_args_adapter``.
+    It is called as the original was. A shared submodule stays one object; one that does something different on a later
+    call appears a second time as ``name@1``, over the same parameters. A submodule whose call signature was preserved
+    can be swapped for another module, unless it needs more than its arguments, such as buffers that others update
+    between its calls: a warning names it. ``flat_args_adapter`` adapts calls whose arguments have another tree.
 
     >>> from precast.export import export
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
@@ -152,12 +155,9 @@ def unflatten(module: ExportedProgram, flat_args_adapter: FlatArgsAdapter | None
     stacks = _stacks(flat.graph)
     _read_before_conversion(flat.graph, stacks)
     signatures = {entry.fqn: entry.signature for entry in module.module_call_graph if entry.fqn}
-    plan = _Plan(
-        flat,
-        kept_calls(signatures, {node.name: node for node in flat.graph.nodes}),
-        _names_of_state(flat, module),
-        stacks,
-    )
+    named = {node.name: node for node in flat.graph.nodes}
+    named |= place_updates(flat.graph, stacks, module.module_call_graph)
+    plan = _Plan(flat, kept_calls(signatures, named), _names_of_state(flat, module), stacks)
     level = _Level(plan, "", 0)
     level.take_inputs([node for node in flat.graph.nodes if node.op == "placeholder"])
     level.add([node for node in flat.graph.nodes if node.op not in ("placeholder", "get_attr", "output")])
@@ -170,10 +170,12 @@ def unflatten(module: ExportedProgram, flat_args_adapter: FlatArgsAdapter | None
         if "@" not in entry.fqn:
             ensure_module(made, entry.fqn)
     finish_module(made, flat)
-    _order_submodules(made, [entry.fqn for entry in module.module_call_graph])
+    order_submodules(made, [entry.fqn for entry in module.module_call_graph])
     made.register_state_dict_post_hook(_drop_repeated)  # type: ignore[no-untyped-call]
     made.register_load_state_dict_pre_hook(_add_repeated)  # type: ignore[no-untyped-call]
     made.meta |= {"type_name": plan.root_kind, "flat_args_adapter": flat_args_adapter, "program": module}
+    if plan.unfit:
+        warn_of_unfit(sorted(set(plan.unfit)))
     return made
 
 
@@ -197,7 +199,7 @@ def _original_name(name: str) -> str:
 
 
 def _names_of_state(flat: ExportedModule, program: ExportedProgram) -> dict[str, list[str]]:
-    """Every name that the state has which the flat graph reads, by the one that it reads it by."""
+    """All names of each piece of state that the flat graph reads, by the name that it uses."""
     names = {str(node.target): [str(node.target)] for node in flat.graph.nodes if node.op == "get_attr"}
     for alias, name in program.origin.aliases:
         names.setdefault(name, [name]).append(alias)
@@ -205,7 +207,7 @@ def _names_of_state(flat: ExportedModule, program: ExportedProgram) -> dict[str,
 
 
 def _stacks(graph: fx.Graph) -> dict[fx.Node, Stack]:
-    """The calls around every node; one that does not tell is where both its neighbours are."""
+    """The calls around every node; a node without this information is where both its neighbours are."""
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     told = [list((node.meta.get("nn_module_stack") or {}).items()) for node in nodes]
     before: list[Stack] = [()]
@@ -218,7 +220,7 @@ def _stacks(graph: fx.Graph) -> dict[fx.Node, Stack]:
 
 
 def _read_before_conversion(graph: fx.Graph, stacks: Mapping[fx.Node, Stack]) -> None:
-    """``x.to(x.dtype)`` is ``x`` itself, which from then on the graph reads as ``to``; other submodules read ``x``."""
+    """``x.to(x.dtype)`` is ``x`` itself, which the graph then reads as ``to``; other submodules should read ``x``."""
     for node in graph.nodes:
         if node.target in _CONVERSIONS and not node.kwargs.get("copy") and _is_of_one_kind(node, node.args[0]):
             home = [key for key, _ in stacks[node]]
@@ -241,13 +243,14 @@ def _common(first: Stack, second: Stack) -> Stack:
 
 @dataclass
 class _Plan:
-    """What all levels share: the flat module, calls whose signature was kept, names of state, and where nodes are."""
+    """Shared by all levels: the flat module, calls with preserved signatures, names of state, calls of nodes."""
 
     flat: ExportedModule
     kept: Mapping[str, KeptCall]
     state_names: Mapping[str, list[str]]
     stacks: Mapping[fx.Node, Stack]
-    made: dict[str, Submodule] = field(default_factory=dict)
+    made: dict[str, InterpreterModule] = field(default_factory=dict)
+    unfit: list[str] = field(default_factory=list)
 
     @property
     def root_kind(self) -> str | None:
@@ -257,14 +260,14 @@ class _Plan:
         owner, _, name = target.rpartition(".")
         return getattr(self.flat.get_submodule(owner), name)
 
-    def one_of_each(self, module: Submodule) -> Submodule:
-        """The module, or one made before that does the same over the same state, if it has any."""
+    def one_of_each(self, module: InterpreterModule) -> InterpreterModule:
+        """The module, or an earlier one that does the same over the same state, if it has any."""
         form, has_parts = _form(module)
         return self.made.setdefault(form, module) if has_parts else module
 
 
-def _form(module: Submodule) -> tuple[str, bool]:
-    """What a graph does, over which state and by which submodules, and whether it has any of these."""
+def _form(module: InterpreterModule) -> tuple[str, bool]:
+    """A key of what a graph does, with which state and submodules, and whether it has any of these."""
     numbers = {node: f"%{number}" for number, node in enumerate(module.graph.nodes)}
     lines: list[object] = [getattr(module.graph._codegen, "pytree_info", None)]
     has_parts = False
@@ -283,7 +286,7 @@ def _attribute(module: torch.nn.Module, path: str) -> object:
 
 @dataclass
 class _Level:
-    """The graph of one module on its way: its dotted path, how deep it is, and what it has read so far."""
+    """The graph of one module under construction: its dotted path, its depth, and what it has read so far."""
 
     plan: _Plan
     path: str
@@ -291,7 +294,7 @@ class _Level:
     graph: fx.Graph = field(default_factory=fx.Graph)
     root: torch.nn.Module = field(default_factory=torch.nn.Module)
     copies: dict[fx.Node, fx.Node] = field(default_factory=dict)
-    calls: dict[str, list[tuple[fx.Node, Submodule]]] = field(default_factory=dict)
+    calls: dict[str, list[tuple[fx.Node, InterpreterModule]]] = field(default_factory=dict)
     unkept: set[str] = field(default_factory=set)
 
     def take_inputs(self, nodes: Sequence[fx.Node]) -> None:
@@ -300,7 +303,7 @@ class _Level:
             self.copies[node].meta = dict(node.meta)
 
     def add(self, nodes: Sequence[fx.Node]) -> None:
-        """Nodes of this module itself are copied; a run of nodes of one call of a submodule becomes that call."""
+        """Copy nodes of this module itself; a run of nodes from one call of a submodule becomes that call."""
         for child, run in groupby(nodes, key=self._child_of):
             if child is None:
                 for node in run:
@@ -309,7 +312,7 @@ class _Level:
                 self._call(*child, list(run))
 
     def _child_of(self, node: fx.Node) -> tuple[str, str, str] | None:
-        """The call of a submodule that a node belongs to: its key, the submodule's path and its class."""
+        """The submodule call that a node belongs to: its key, and the submodule's path and class."""
         stack = self.plan.stacks[node]
         if len(stack) <= self.depth + 1:
             return None
@@ -317,7 +320,7 @@ class _Level:
         return (key, path, kind) if path.startswith(f"{self.path}." if self.path else "") and path else None
 
     def copied(self, node: fx.Node) -> fx.Node:
-        """The node in this graph; attributes are read, and sizes computed, when they are first needed."""
+        """The node in this graph; attributes are read, and sizes computed, at their first use."""
         if node not in self.copies and node.op == "get_attr":
             target = self._own_name(str(node.target))
             self._own(target, self.plan.value_at(str(node.target)))
@@ -328,8 +331,12 @@ class _Level:
             self.copies[node] = self.graph.node_copy(node, self.copied)
         return self.copies[node]
 
+    def _may_compute(self, node: fx.Node) -> bool:
+        """Whether a node is of this graph, or a size that is computed from those that are."""
+        return node in self.copies or (_is_size(node) and all(map(self._may_compute, node.all_input_nodes)))
+
     def _own_name(self, target: str) -> str:
-        """The name under which this module has some state; what is another's is held under a name of its own."""
+        """This module's name for some state; another module's state is held under a name of its own."""
         start = f"{self.path}." if self.path else ""
         own = [name for name in self.plan.state_names[target] if name.startswith(start)]
         return own[0].removeprefix(start) if own else target.replace(".", "_")
@@ -345,7 +352,7 @@ class _Level:
             place.register_buffer(name, value)
 
     def reads_by_itself(self, node: fx.Node) -> bool:
-        """Whether the module reads an attribute and is not given it: its own state, and graphs of control flow."""
+        """Whether the module reads an attribute itself instead of receiving it: its own state, and subgraphs."""
         if node.op != "get_attr":
             return False
         is_own = any(name.startswith(f"{self.path}.") for name in self.plan.state_names[str(node.target)])
@@ -361,13 +368,16 @@ class _Level:
         kept = self.plan.kept.get(f"{path}@{number}" if number.isdigit() and "@" in key else path)
         target = path.removeprefix(f"{self.path}.") if self.path else path
         name = as_identifier(target if target != "self" else "self_")
-        if kept is not None and kept.fits(level.needed(inputs, kept), outputs, inside):
+        results = [node for node in outputs if not self._may_compute(node)]
+        if kept is not None and kept.fits(level.needed(inputs, kept), results, inside):
             made = self._installed(target, level.as_kept(kept, run, kind))
             called = self.graph.create_node("call_module", made[0], *kept.arguments(self.copied), name=name)
             for node, taken in kept.results(called):
                 self._note(node, taken)
         else:
             self.unkept.add(target)
+            if kept is not None:
+                self.plan.unfit.append(path)
             made = self._installed(target, level.as_called(inputs, outputs, run, kind))
             called = self.graph.create_node("call_module", made[0], tuple(map(self.copied, inputs)), name=name)
             self._take_outputs(called, outputs)
@@ -382,7 +392,7 @@ class _Level:
             self._note(node, self.graph.call_function(operator.getitem, (called, position)))
 
     def needed(self, inputs: Sequence[fx.Node], kept: KeptCall) -> list[fx.Node]:
-        """What a call by its kept signature must be given: sizes of its arguments it computes, constants it holds."""
+        """The arguments of a call with a preserved signature: it computes sizes, and holds constants."""
         given = set(kept.inputs)
         return [node for node in inputs if node not in given and not self._is_at_hand(node, given)]
 
@@ -397,16 +407,16 @@ class _Level:
 
     def as_called(
         self, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], run: Sequence[fx.Node], kind: str
-    ) -> Submodule:
-        """A submodule that takes and gives just what the graph around it needs."""
+    ) -> InterpreterModule:
+        """A submodule that takes and returns only what the graph around it needs."""
         self.take_inputs(inputs)
         self.add(run)
         results = [self.copies[node] for node in outputs]
         self.graph.output(results[0] if len(results) == 1 else tuple(results))
         return self._module(kind)
 
-    def as_kept(self, kept: KeptCall, run: Sequence[fx.Node], kind: str) -> Submodule:
-        """A submodule that takes and gives what the original did."""
+    def as_kept(self, kept: KeptCall, run: Sequence[fx.Node], kind: str) -> InterpreterModule:
+        """A submodule that takes and returns what the original did."""
         for leaf in kept.inputs:
             if isinstance(leaf, fx.Node) and leaf not in self.copies:
                 self.take_inputs([leaf])
@@ -417,14 +427,14 @@ class _Level:
         self.graph.set_codegen(kept.codegen())
         return self._module(kind)
 
-    def _module(self, kind: str) -> Submodule:
+    def _module(self, kind: str) -> InterpreterModule:
         self.take_turns()
-        made = Submodule(self.root, self.graph, "Submodule")
+        made = InterpreterModule(self.root, self.graph, "InterpreterModule")
         made.meta["type_name"] = kind
         return made
 
     def take_turns(self) -> None:
-        """Make one module of several calls by a kept signature that do different things."""
+        """Combine the different calls of a submodule with a preserved signature into one dispatching module."""
         for target, calls in self.calls.items():
             if target in self.unkept or len({id(module) for _, module in calls}) == 1:
                 continue
@@ -433,15 +443,17 @@ class _Level:
                 ensure_module(self.root, place)._modules.pop(name, None)
                 node.target = target
             place, _, name = target.rpartition(".")
-            ensure_module(self.root, place).add_module(name, CallsInTurn([module for _, module in calls]))
+            ensure_module(self.root, place).add_module(
+                name, InterpreterModuleDispatcher([module for _, module in calls])
+            )
 
-    def _installed(self, target: str, made: Submodule) -> tuple[str, Submodule]:
-        """Put a submodule in its place, unless it is there; returns the name that it has."""
+    def _installed(self, target: str, made: InterpreterModule) -> tuple[str, InterpreterModule]:
+        """Install a submodule at its path, unless it is there already; returns its name."""
         module = self.plan.one_of_each(made)
         place, _, name = target.rpartition(".")
         home = ensure_module(self.root, place)._modules
         fresh, number = name, 0
-        while isinstance(there := home.get(fresh), Submodule) and there is not module:
+        while isinstance(there := home.get(fresh), InterpreterModule) and there is not module:
             if _form(there) == _form(module):
                 module = there
                 break
@@ -468,22 +480,11 @@ def _is_written(node: fx.Node) -> bool:
 
 
 def _take_over(module: torch.nn.Module, before: torch.nn.Module | None) -> None:
-    """Hand on what was read off a submodule from outside before it was called."""
-    if before is not None:
-        for own, others in ((module._parameters, before._parameters), (module._buffers, before._buffers)):
-            own |= {name: value for name, value in others.items() if name not in own}
-        module._modules |= {name: child for name, child in before._modules.items() if name not in module._modules}
-
-
-def _order_submodules(module: torch.nn.Module, paths: Sequence[str]) -> None:
-    """Bring submodules into the order of the original's."""
-    order = {path: number for number, path in enumerate(paths)}
-    for name, child in list(module.named_modules(remove_duplicate=False)):
-
-        def place(each: str, start: str = name) -> tuple[int, int]:
-            full = f"{start}.{each}" if start else each
-            base, _, call = full.partition("@")
-            return order.get(base, len(order)), int(call.partition(".")[0] or 0) if call else 0
-
-        for each in sorted(child._modules, key=place):
-            child._modules[each] = child._modules.pop(each)
+    """Pass on what was read from a submodule, and from those in it, before it was called."""
+    if before is None or before is module:
+        return
+    for own, others in ((module._parameters, before._parameters), (module._buffers, before._buffers)):
+        own |= {name: value for name, value in others.items() if name not in own}
+    for name, child in before._modules.items():
+        if (own_child := module._modules.setdefault(name, child)) is not None:
+            _take_over(own_child, child)

@@ -1,4 +1,4 @@
-"""An exported program as a module that is called like the original.
+"""Turns an exported program into a module that is called like the original.
 
 Before: ``graph(p_weight, b_count, x) -> (add, relu)`` with ``BUFFER_MUTATION count; USER_OUTPUT``
 After:  ``module(x) -> relu`` with ``weight`` and ``count`` inside, and ``copy_(count, add)`` before it returns.
@@ -34,12 +34,12 @@ NORMALIZING_AND_UPDATING = {
 
 
 class ExportedModule(fx.GraphModule):
-    """A self-contained module made of an exported program; its calls are checked first."""
+    """A self-contained module made from an exported program; its calls are checked first."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         convention: CallConvention = self.meta["call_convention"]
         args, kwargs = convention.normalized(args, kwargs, checks_leaves=self.meta["checks_calls"])
-        # In order: a keyword that is no Python name has another name in the generated code.
+        # By position: a keyword that is not a Python name is renamed in the generated code.
         return super().__call__(*args, *kwargs.values())
 
     def train(self, mode: bool = True) -> NoReturn:
@@ -73,7 +73,7 @@ def unlift(
 ) -> ExportedModule:
     """A module over ``state`` (shared, not copied); ``aliases`` are further names of some of it.
 
-    Names that cannot be attributes are changed to some that can.
+    Names that cannot be attributes are changed.
     """
     aliases = aliases or {}
     rename = attribute_paths([*state, *aliases, *module_paths])
@@ -96,7 +96,7 @@ def unlift(
     module.meta |= users_meta(graph_module)
     module.meta |= {"call_convention": convention, "checks_calls": checks_calls}
     module.meta["unsaved"] = tuple(_unsaved(signature))
-    # GraphModule takes over what its graph reads; here come the rest of the hierarchy and further names of tied state.
+    # GraphModule copies what its graph reads; here follow the rest of the hierarchy and further names of tied state.
     for path in module_paths:
         ensure_module(module, path)
     for alias, name in aliases.items():
@@ -107,7 +107,7 @@ def unlift(
 
 
 def users_meta(module: object) -> dict[str, Any]:
-    """What users noted on a graph module, which is handed on to all that are made from it."""
+    """The metadata that users added to a graph module, which is copied to everything made from it."""
     noted = getattr(module, "meta", {})
     return {"custom": noted["custom"]} if isinstance(module, fx.GraphModule) and "custom" in noted else {}
 
@@ -122,7 +122,7 @@ def _renamed(signature: Signature, rename: Callable[[str], str]) -> Signature:
 
 
 def finish_module(module: ExportedModule, like: ExportedModule) -> ExportedModule:
-    """``module``, another form of ``like``, with the same checks, and the state that its graph does not read."""
+    """Give ``module``, another form of ``like``, the same checks, and the state that its graph does not read."""
     module.meta = dict(like.meta)
     unsaved = {path: value for path, _ in like.meta["unsaved"] for value in _values_at(like, path)}
     for name, tensor in (like.state_dict(keep_vars=True) | unsaved).items():
@@ -135,7 +135,7 @@ def finish_module(module: ExportedModule, like: ExportedModule) -> ExportedModul
 
 
 class CallCodeGen(_PyTreeCodeGen):
-    """Takes the original arguments apart by their own tree, whatever types are registered."""
+    """Flattens the original arguments by their own tree, whatever types are registered."""
 
     def gen_var_bindings(self, fn_args: list[str], free_vars: list[str], expanded_def: bool) -> str:
         positional, named = self.pytree_info.in_spec.children()
@@ -150,7 +150,7 @@ class CallCodeGen(_PyTreeCodeGen):
 def _without_state_inputs(
     graph_module: fx.GraphModule, signature: Signature
 ) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
-    """A copy of the graph in which state is read from attributes; user inputs stay placeholders."""
+    """A copy of the graph in which state is read from attributes; user inputs remain placeholders."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     inputs = list(zip(placeholders_of(graph_module.graph), signature.inputs, strict=True))
@@ -164,12 +164,12 @@ def _without_state_inputs(
         if node not in copies:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             if node.target in NORMALIZING_AND_UPDATING:
-                _keep_statistics_for_backward(graph, copies[node])
+                keep_statistics_for_backward(graph, copies[node])
     return graph, copies
 
 
 def _note_sources(copies: Mapping[fx.Node, fx.Node]) -> None:
-    """Let every node name the one of the program that it was made from, in torch's own words."""
+    """Record for every node the node of the program that it was copied from, in torch's format."""
     create, replaced = NodeSourceAction.CREATE, NodeSourceAction.REPLACE
     for original, copy in copies.items():
         source = NodeSource(original, "ExportedProgram.module()", create)
@@ -179,8 +179,9 @@ def _note_sources(copies: Mapping[fx.Node, fx.Node]) -> None:
         copy.meta["from_node"] = [*original.meta.get("from_node", ()), source]
 
 
-def _keep_statistics_for_backward(graph: fx.Graph, node: fx.Node) -> None:
+def keep_statistics_for_backward(graph: fx.Graph, node: fx.Node) -> list[fx.Node]:
     """Autograd saves the running statistics that batch norm reads; they are written before its backward runs."""
+    clones = []
     for position in (3, 4):
         statistic = node.args[position]
         if isinstance(statistic, fx.Node) and statistic.op == "get_attr":
@@ -188,12 +189,14 @@ def _keep_statistics_for_backward(graph: fx.Graph, node: fx.Node) -> None:
                 clone = graph.call_function(_aten.clone.default, (statistic,))
             clone.meta = dict(statistic.meta)
             node.update_arg(position, clone)
+            clones.append(clone)
+    return clones
 
 
 def _apply_updates(
     graph: fx.Graph, signature: Signature, copies: Mapping[fx.Node, fx.Node], original: fx.GraphModule
 ) -> None:
-    """Write the updated values into state and inputs at the end, and return only what callers get."""
+    """Write updated values into state and inputs at the end, and return only user outputs."""
     by_target = _inputs_by_target(signature)
     placeholders = {node.name: copies[node] for node in placeholders_of(original.graph)}
     output = graph.output_node()
@@ -212,12 +215,12 @@ def _apply_updates(
 
 
 def _inputs_by_target(signature: Signature) -> dict[str, InputSpec]:
-    """State by its name in the module, user inputs by their name in the graph, as mutations name them."""
+    """State by its name in the module, and user inputs by their name in the graph, as mutations refer to them."""
     return {spec.target if spec.target is not None else spec.arg.name: spec for spec in signature.inputs}
 
 
 def _own_value(graph: fx.Graph, value: Any) -> Any:
-    """The value, cloned where it shares memory with an input: that may be written first."""
+    """The value, cloned if it shares memory with an input, which may be written first."""
     source = value
     while isinstance(source, fx.Node) and is_view(source) and source.all_input_nodes:
         source = source.all_input_nodes[0]
@@ -250,12 +253,26 @@ def _hierarchy(signature: Signature, state: Mapping[str, torch.Tensor], module_p
 
 
 def ensure_module(root: torch.nn.Module, path: str) -> torch.nn.Module:
-    """The submodule at a dotted path; modules that are missing on the way are made."""
+    """The submodule at a dotted path; missing modules on the way are created."""
     for name in filter(None, path.split(".")):
         if name not in root._modules:
             root.add_module(name, torch.nn.Module())
         root = root.get_submodule(name)
     return root
+
+
+def order_submodules(module: torch.nn.Module, paths: Sequence[str]) -> None:
+    """Bring submodules into the order of the original's."""
+    order = {path: number for number, path in enumerate(paths)}
+    for name, child in list(module.named_modules(remove_duplicate=False)):
+
+        def place(each: str, start: str = name) -> tuple[int, int]:
+            full = f"{start}.{each}" if start else each
+            base, _, call = full.partition("@")
+            return order.get(base, len(order)), int(call.partition(".")[0] or 0) if call else 0
+
+        for each in sorted(child._modules, key=place):
+            child._modules[each] = child._modules.pop(each)
 
 
 def _set(root: torch.nn.Module, path: str, tensor: torch.Tensor) -> None:
@@ -268,7 +285,7 @@ def _set(root: torch.nn.Module, path: str, tensor: torch.Tensor) -> None:
 
 
 def _unsaved(signature: Signature) -> list[tuple[str, bool]]:
-    """State that ``state_dict`` leaves out: its path, and whether it is a buffer at all."""
+    """State that ``state_dict`` omits: its path, and whether it is a buffer at all."""
     return [
         (str(spec.target), spec.kind is InputKind.BUFFER)
         for spec in signature.inputs
@@ -277,20 +294,22 @@ def _unsaved(signature: Signature) -> list[tuple[str, bool]]:
 
 
 def _restore_kinds(module: fx.GraphModule) -> None:
-    """GraphModule takes every tensor for a persistent buffer: tell it which are constants, and which are not saved."""
+    """GraphModule registers every tensor as a persistent buffer: correct constants and non-persistent ones."""
     kinds = {id(value): is_buffer for path, is_buffer in module.meta["unsaved"] for value in _values_at(module, path)}
     homes = [home for each in module.modules() for home in (each, *getattr(each, "hidden_modules", ()))]
     registered = [(home, values) for home in homes for values in (home._buffers, home._parameters)]
     found = [(home, values, name) for home, values in registered for name in values if id(values[name]) in kinds]
-    for home, values, name in found:
-        if kinds[id(values[name])]:
+    # Modules that take turns have one dict of state: what goes out of it for one goes out for all.
+    for home, values, name, value in [(home, values, name, values[name]) for home, values, name in found]:
+        if kinds[id(value)]:
             home._non_persistent_buffers_set.add(name)
         else:
-            home.__dict__[name] = values.pop(name)
+            values.pop(name, None)
+            home.__dict__[name] = value
 
 
 def _values_at(module: torch.nn.Module, path: str) -> Iterator[torch.Tensor]:
-    """The tensor of that name, if it is there: one that is only read elsewhere may have another name."""
+    """The tensor of that name, if it exists: one that is only read elsewhere may have another name."""
     owner, _, name = path.rpartition(".")
     home = ensure_module(module, owner)
     if name in home._buffers or name in home._parameters or name in home.__dict__:

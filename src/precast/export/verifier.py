@@ -32,7 +32,7 @@ ALLOWED_HIGHER_ORDER = frozenset(
 
 
 def graphs_of(module: fx.GraphModule, path: str = "") -> Iterator[tuple[str, fx.Graph]]:
-    """The graph and the graphs of its control flow, with the path to each."""
+    """The graph and its subgraphs of control flow, with the path to each."""
     yield path, module.graph
     for name, child in module.named_children():
         if isinstance(child, fx.GraphModule):
@@ -88,7 +88,7 @@ def _state_specs_are_complete(program: Program) -> Iterator[str]:
         if spec.kind is InputKind.BUFFER and spec.persistent is None:
             yield f"the buffer {spec.target} does not say whether it is persistent"
         if spec.kind is InputKind.PARAMETER and not _is_parameter(program, spec):
-            yield f"{spec.target} is a parameter in the signature, but its tensor is none"
+            yield f"{spec.target} is a parameter in the signature, but its tensor is not"
 
 
 def _is_parameter(program: Program, spec: InputSpec) -> bool:
@@ -102,13 +102,13 @@ def _updates_name_inputs(program: Program) -> Iterator[str]:
     for spec in program.signature.outputs:
         known = targets[_UPDATES[spec.kind]] if spec.kind in _UPDATES else users
         if spec.kind in (*_UPDATES, *_ON_USER_INPUTS) and spec.target not in known:
-            yield f"{spec.arg.name} is a {spec.kind.name} of {spec.target}, which is no such input"
+            yield f"{spec.arg.name} is a {spec.kind.name} of {spec.target}, which is not such an input"
 
 
 def _outputs_are_in_order(program: Program) -> Iterator[str]:
     ranks = [_rank(spec) for spec in program.signature.outputs]
     if ranks != sorted(ranks):
-        yield "results must be updates, then what callers get, then gradients"
+        yield "results must be updates, then user outputs, then gradients"
 
 
 def _rank(spec: OutputSpec) -> int:

@@ -1,6 +1,9 @@
-"""Language models as files that generate text without torch."""
+"""Packages language models as files that generate text without torch."""
 
-from precast.generation.decoder import Decoder
-from precast.generation.package import package
+from precast.lazy_names import naming_extras
+
+with naming_extras("precast.generation"):
+    from precast.generation.decoder import Decoder
+    from precast.generation.package import package
 
 __all__ = ["Decoder", "package"]

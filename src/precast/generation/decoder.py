@@ -1,8 +1,8 @@
-"""A causal language model of transformers that keeps its keys and values in memory of its own.
+"""A causal language model of transformers with a static key-value cache in buffers.
 
 Before: ``model(ids, past_key_values=cache)``, where the cache grows with every token
-After:  ``decoder(ids)``; buffers ``keys_0``, ``values_0``, … have room for as many tokens as there may ever be, and
-        ``position`` says how many are there. All of them are state of the module, updated where they are.
+After:  ``decoder(ids)``; buffers ``keys_0``, ``values_0``, … have room for the maximum number of tokens, and
+        ``position`` is the current number. All of them are state of the module, updated in place.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Tensor = torch.Tensor
 
 
 class Decoder(nn.Module):
-    """``decoder(ids)`` → the logits of the token after the last of ``ids``, which follow all tokens seen before.
+    """A language model with a key-value cache: ``decoder(ids)`` appends tokens and returns the logits of the next one.
 
-    ``starts``, given with the first tokens, says for each row of the batch how many of these are padding, on the left.
+    ``starts``, passed with the first tokens, is the number of padding tokens on the left of each row.
     """
 
     position: Tensor
@@ -57,12 +57,12 @@ class Decoder(nn.Module):
         return logits.float()
 
     def _layer(self, number: int) -> Any:
-        """One layer's part of the cache, over this module's buffers."""
+        """One layer of the cache, over this module's buffers."""
         layer: Any = StaticLayer(max_cache_len=self.max_length)
         layer.keys, layer.values = getattr(self, f"keys_{number}"), getattr(self, f"values_{number}")
         layer.dtype, layer.device = layer.keys.dtype, layer.keys.device
         layer.is_initialized = True
-        # Every layer counts for itself.
+        # Every layer has its own counter.
         layer.cumulative_length = self.position.clone()
         return layer
 
@@ -83,16 +83,16 @@ class EndTokens(nn.Module):
 
 
 def _end_tokens(configuration: object) -> list[int]:
-    told = getattr(configuration, "eos_token_id", None)
-    return [] if told is None else [int(told)] if isinstance(told, int) else [int(each) for each in told]
+    found = getattr(configuration, "eos_token_id", None)
+    return [] if found is None else [int(found)] if isinstance(found, int) else [int(each) for each in found]
 
 
 def _cache_shapes(model: nn.Module, batch_size: int) -> list[tuple[Tensor, Tensor]]:
-    """What each layer keeps of one token: found out by a look, as configurations name these sizes in many ways."""
+    """Each layer's key and value for one token, found by running the model: configurations vary in names."""
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "generate"):
         raise InputTypeError(
-            f"{type(model).__name__} is no language model of transformers.",
+            f"{type(model).__name__} is not a language model of transformers.",
             why="generating packages are made of models that take input_ids and past_key_values",
             fix="Pass a model like transformers.AutoModelForCausalLM's.",
         )

@@ -1,8 +1,8 @@
-"""A language model as one file that generates text without torch.
+"""Packages a language model as one file that generates text without torch.
 
 Before: a causal language model of transformers
 After:  a package with two entries over one set of weights, ``prefill`` (several tokens) and ``decode`` (one token),
-        whose keys and values are the file's state; ``ends`` tells the tokens that end a text
+        whose keys and values are the file's state; ``ends`` returns the tokens that end a text
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from precast.packaging import package as package_entries
 from precast.trace.capture import Dim
 
 LEAST_PREFILL = 2
-"""Fewer tokens go through ``decode``."""
+"""The least number of tokens for ``prefill``; fewer go through ``decode``."""
 
 
 def package(
@@ -34,7 +34,7 @@ def package(
     targets: Sequence[str] = ("native",),
     options: Options | Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a causal language model of transformers as a file that ``precast generate`` runs; gives the path.
+    """Write a causal language model of transformers as a file that ``precast generate`` runs; returns the path.
 
     The file has room for ``max_length`` tokens, prompt included, in each of ``batch_size`` rows.
     """

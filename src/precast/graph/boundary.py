@@ -1,11 +1,11 @@
-"""What a program does to its inputs and how its outputs relate to them: what a functional graph no longer shows.
+"""What a program mutates and how its outputs alias its inputs: facts that a functional graph no longer shows.
 
-Whoever runs the functional graph uses these facts to give the caller eager's effects back.
+The callable around the functional graph uses these facts to reproduce eager's effects for the caller.
 
-``.grad`` of a program's inputs: read as inputs, written as results.
+``GradientInputs`` does the same for ``.grad`` of the inputs: read as further inputs, written as further results.
 
 Before: ``w.grad.mul_(0.5); w.sub_(w.grad); v.grad = None``
-After:  one more input for ``w.grad``, and what ``v.grad`` is afterwards as one more result
+After:  one more input for ``w.grad``, and the final value of ``v.grad`` as one more result
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,10 @@ class InputFacts:
     ``mutates_data``: its values change. ``mutates_metadata``: its sizes, strides or offset change.
     ``replaces_storage``: it is pointed at other memory (``set_``). The two ``mutation_…`` flags say that *all* data
     mutations are invisible to autograd (through ``detach()`` or ``.data``), or happen under ``no_grad``;
-    ``update_needs_gradient`` that gradients flow back through the updated value. ``parts_written``: of a tensor that
-    wraps others, the numbers of those inside whose values change. ``memory_bytes``: how large its memory is afterwards,
-    where that is resized; ``memory_asked``: how large it was when the program asked.
+    ``update_needs_gradient`` that gradients flow back through the updated value. ``parts_written``: for a wrapper
+    subclass, the positions of the inner tensors whose values change. ``memory_bytes``: the final size of its storage,
+    if the program resizes it; ``memory_asked``: its size when the program asked for it. ``starts_requiring_grad`` and
+    ``stops_requiring_grad``: the program itself switches it (``requires_grad_``, ``detach_``).
     """
 
     mutates_data: bool = False
@@ -40,6 +41,13 @@ class InputFacts:
     parts_written: tuple[int, ...] | None = None
     memory_bytes: int | None = None
     memory_asked: int | None = None
+    starts_requiring_grad: bool = False
+    stops_requiring_grad: bool = False
+
+    @property
+    def gets_gradient(self) -> bool:
+        """Whether a backward may end in it."""
+        return self.requires_grad or self.starts_requiring_grad
 
     @property
     def is_updated(self) -> bool:
@@ -60,11 +68,11 @@ class Relation(Enum):
 
 @dataclass(frozen=True)
 class ViewReplay:
-    """How to make an alias again from its base.
+    """How to regenerate an alias from its base.
 
     ``steps`` are torch's recorded view operations. Where there are none (symbolic sizes, or a base that is itself a
-    view), the alias is cut out of the base's memory by size, stride and offset; the offset counts from the base's.
-    ``is_detached``: autograd is not to know that the alias is a view of the base.
+    view), the alias is an ``as_strided`` of the base; its offset is relative to the base's.
+    ``is_detached``: autograd must not see the alias as a view of the base.
     """
 
     steps: tuple[torch._C._functionalization.ViewMeta, ...] | None
@@ -74,11 +82,11 @@ class ViewReplay:
 
 @dataclass(frozen=True)
 class OutputFacts:
-    """One output: its relation, the number of the input, output or base it relates to, and how it is made from it.
+    """One output: its relation, the number of the input, output or base it aliases, and how to regenerate the alias.
 
-    A view of an input that a ``torch.autograd.Function`` returned is a result of its own to autograd, and has a base.
-    ``is_leaf``: it requires grad although it is the result of nothing that autograd saw: the program said so
-    (``requires_grad_``), or it is a view that was made under ``no_grad``.
+    A view of an input that a ``torch.autograd.Function`` returned is FRESH to autograd, but has a base.
+    ``is_leaf``: it requires grad although autograd recorded nothing for it: the program called ``requires_grad_``, or
+    it is a view made under ``no_grad``.
     """
 
     relation: Relation = Relation.FRESH
@@ -96,11 +104,11 @@ class OutputFacts:
 
 @dataclass(frozen=True)
 class BoundaryFacts:
-    """Everything that happens at the border of one functional graph.
+    """Everything that happens at the boundary of one functional graph.
 
     The graph returns the updated inputs, then the outputs, then the intermediate bases; ``effect_tokens`` counts the
-    tokens that thread its side effects. ``values`` are fakes of everything that leaves the graph. Those numbered in
-    ``unused`` get no gradient, whatever they need.
+    tokens that thread its side effects. ``values`` are fakes of everything that the graph returns. Those whose number
+    is in ``unused`` get no gradient, even if they need one.
     """
 
     inputs: tuple[InputFacts, ...]
@@ -117,25 +125,25 @@ class BoundaryFacts:
 
     @property
     def tangents(self) -> tuple[bool, ...]:
-        """For every value that leaves the graph, in order, whether the backward gets a gradient for it."""
+        """For every value that the graph returns, in order, whether the backward gets a gradient for it."""
         updated = (self.inputs[number].update_needs_gradient for number in self.updated)
         needed = (*updated, *(facts.needs_tangent for facts in self.outputs), *self.base_requires_grad)
         return tuple(is_needed and number not in self.unused for number, is_needed in enumerate(needed))
 
     def with_tangents(self, given: Sequence[bool]) -> "BoundaryFacts":
-        """The same where only the ``given`` ones of the tangents are there: the others' values are unused."""
+        """These facts for a backward that gets only the ``given`` tangents; the other values become unused."""
         numbers = [number for number, has_tangent in enumerate(self.tangents) if has_tangent]
         unused = {number for number, is_given in zip(numbers, given, strict=True) if not is_given}
         return replace(self, unused=self.unused | unused)
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether gradients flow from anything that leaves the graph to an input."""
-        return any(self.tangents) and any(facts.requires_grad for facts in self.inputs)
+        """Whether gradients flow from any returned value to an input."""
+        return any(self.tangents) and any(facts.gets_gradient for facts in self.inputs)
 
     @property
     def is_plain(self) -> bool:
-        """Whether calling the graph is all there is to do."""
+        """Whether a call needs nothing but to run the graph."""
         return not self.updated and all(facts.relation is Relation.FRESH for facts in self.outputs)
 
 
@@ -150,7 +158,7 @@ class GradientInputs:
     present: tuple[bool, ...] = ()
 
     def read(self, inputs: Sequence[Any]) -> list[Any]:
-        """The owners' gradients now, with None where there is none, or no owner any more."""
+        """The owners' current gradients; None where an owner has none or is gone."""
         found = [inputs[owner] for owner in self.owners]
         return [None if each is None else each.grad for each in found]
 
@@ -161,13 +169,13 @@ class GradientInputs:
         return flat[:start], [next(given) if is_present else None for is_present in self.present]
 
     def put(self, inputs: Sequence[Any], gradients: Sequence[Any]) -> None:
-        """Give the owners their gradients before a run."""
+        """Set the owners' ``.grad`` before a run."""
         for owner, gradient in zip(self.owners, gradients, strict=True):
             if gradient is not None:
                 inputs[owner].grad = gradient
 
     def written(self, inputs: Sequence[Any], gradients: Sequence[Any]) -> dict[int, Any]:
-        """What ``.grad`` of owners is after a run, where that is another one than before."""
+        """The ``.grad`` of each owner whose ``.grad`` is another object after a run than before it."""
         known = zip(self.owners, self.read(inputs), gradients, strict=True)
         return {owner: now for owner, now, before in known if now is not before}
 
@@ -176,5 +184,5 @@ NO_GRADIENTS = GradientInputs()
 
 
 def has_hooks(tensor: Any) -> bool:
-    """Whether a backward that reaches ``tensor`` calls anyone."""
+    """Whether a backward that reaches ``tensor`` calls hooks."""
     return tensor is not None and bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)

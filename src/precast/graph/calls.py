@@ -1,8 +1,8 @@
 """How a captured program is called: which tree of arguments it takes, and what their leaves must be.
 
-A call may order its keywords freely, and may give what fx makes of dicts and lists for dicts and lists. Its leaves are
-checked for kinds, dtypes, ranks, sizes, ranges and what tracing assumed. ``runtime.call`` does the same for files,
-without torch: it has expressions as JSON where this has sympy's.
+Keywords may come in any order, and fx's immutable dicts and lists count as dicts and lists. Leaves are checked for
+kind, dtype, rank, sizes, ranges and guards. ``runtime.call`` is the counterpart for files, without torch: its
+expressions are JSON where these are sympy's.
 """
 
 import operator
@@ -41,7 +41,7 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Leaf:
-    """One value of a call, and where it is in it (``batch['x']``)."""
+    """One value of a call, and its path in the call (``batch['x']``)."""
 
     path: str
     value: Any
@@ -56,14 +56,14 @@ class ExpectedConstant:
 
 @dataclass(frozen=True)
 class ExpectedNumber:
-    """A leaf that is any whole number that the expression can be."""
+    """A leaf that is any integer that the expression allows."""
 
     size: Size
 
 
 @dataclass(frozen=True)
 class ExpectedIntegers(TensorSpec):
-    """A leaf of int32 that may be of int64 as well: the program reads single numbers of it, or looks up by them."""
+    """An int32 leaf that may be int64 as well: the program uses its elements only as numbers or as indices."""
 
 
 ExpectedLeaf = TensorSpec | ExpectedConstant | ExpectedNumber | None
@@ -78,9 +78,9 @@ def expected_leaves(program: Program) -> tuple[ExpectedLeaf, ...]:
 
 @dataclass(frozen=True)
 class CallConvention:
-    """Checks calls, and puts them into the exact form that the graph takes.
+    """Checks calls, and normalizes them to the exact form that the graph takes.
 
-    ``argument_names`` are the names of all arguments, positional ones first; none where they are not known.
+    ``argument_names`` are the names of all arguments, positional ones first; empty if they are unknown.
     """
 
     in_tree: pytree.TreeSpec
@@ -91,7 +91,7 @@ class CallConvention:
     def normalized(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], *, checks_leaves: bool = True
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The same call with its keywords in order, plain containers and opened objects, once it is known to fit."""
+        """The call with keywords in order, plain containers and opened objects. Raises if it does not fit."""
         positional, named = with_module_arguments((tuple(args), dict(kwargs)))
         placed = _ordered(_plain(self._placed(positional, named)), self.in_tree)
         call: tuple[tuple[Any, ...], dict[str, Any]] = opened(placed)
@@ -106,7 +106,7 @@ class CallConvention:
         return call
 
     def _placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments where the program has them, and its keywords in its order."""
+        """The arguments at the program's positions, and the keywords in the program's order."""
         positional, named = self.in_tree.children()
         names = self.argument_names[: positional.num_children]
         args, kwargs = place_arguments(names, named.context, args, kwargs)
@@ -115,14 +115,14 @@ class CallConvention:
         return args, {key: kwargs[key] for key in [*ordered, *(key for key in kwargs if key not in ordered)]}
 
     def _path_text(self, path: Sequence[Any]) -> str:
-        """Where a leaf is in a call, such as ``batch['x']``."""
+        """The path of a leaf in a call, such as ``batch['x']``."""
         kind, top, *rest = path
         argument = argument_path(self.argument_names, kind.idx == 0, top.idx if kind.idx == 0 else top.key)
         return f"{argument}{pytree.keystr(tuple(rest))}"
 
 
 def _plain(value: Any) -> Any:
-    """``value`` with fx's immutable containers as the containers that they stand for."""
+    """``value`` with fx's immutable containers replaced by dicts and lists."""
     if isinstance(value, (immutable_dict, immutable_list)):
         return _plain(dict(value) if isinstance(value, immutable_dict) else list(value))
     if type(value) is dict:
@@ -131,7 +131,7 @@ def _plain(value: Any) -> Any:
 
 
 def _ordered(value: Any, tree: pytree.TreeSpec) -> Any:
-    """``value`` with the entries of its dicts in the order of the tree: they are known by their keys."""
+    """``value`` with the entries of its dicts in the order of the tree."""
     if tree.is_leaf() or type(value) is not tree.type or type(value) not in (dict, list, tuple):
         return value
     if type(value) is dict:
@@ -144,7 +144,7 @@ def _ordered(value: Any, tree: pytree.TreeSpec) -> Any:
 
 
 def _same_tree(left: pytree.TreeSpec, right: pytree.TreeSpec) -> bool:
-    """Whether two trees hold the same; a class that was loaded under another identity counts by its name."""
+    """Whether two trees are the same; namedtuple classes that were loaded twice are compared by name and fields."""
     if left == right:
         return True
     if left.is_leaf() or right.is_leaf() or left.num_children != right.num_children:
@@ -174,7 +174,7 @@ def _is_symbolic(value: Any) -> bool:
 
 
 def _specialize(expected: Sequence[ExpectedLeaf], leaves: Sequence[Leaf]) -> None:
-    """While the module is traced again, sizes that are fixed in its graph become fixed in the new one."""
+    """While the module is retraced, specialize the sizes that are static in its graph."""
     for wanted, leaf in zip(expected, leaves, strict=True):
         if not isinstance(wanted, TensorSpec) or not isinstance(leaf.value, torch.Tensor):
             continue
@@ -182,7 +182,7 @@ def _specialize(expected: Sequence[ExpectedLeaf], leaves: Sequence[Leaf]) -> Non
             if isinstance(size, int) and dimension < leaf.value.dim() and leaf.value.shape[dimension] != size:
                 raise InputValueError(
                     f"{leaf.path}.shape[{dimension}] is {leaf.value.shape[dimension]}, but the program has {size}.",
-                    why="the program that is exported again is valid for that size alone",
+                    why="the program that is exported again is valid only for that size",
                     fix="Export the original module with that dimension dynamic.",
                 )
 
@@ -204,7 +204,7 @@ def check_leaves(expected: Sequence[ExpectedLeaf], sizes: SymbolicSizes, leaves:
 
 @dataclass(frozen=True)
 class _Sized:
-    """The sizes of one leaf, as they should be and as they came: the dimensions of a tensor, or one number."""
+    """The expected and the actual sizes of one leaf: the dimensions of a tensor, or one number."""
 
     path: str
     expected: tuple[Size, ...]
@@ -238,7 +238,7 @@ _PASSING_ON = {
 
 
 def _is_read_as_numbers(node: fx.Node) -> bool:
-    """Whether nothing depends on the type of the tensor's elements."""
+    """Whether no user of the tensor depends on its dtype."""
     return all(
         user.target in _READING
         or (user.target in _LOOKING_UP and user.args[0] is not node)

@@ -1,4 +1,4 @@
-"""Every compilation has a number and every graph a name, so that logs, dumps and errors can be told apart.
+"""Numbers for compilations and names for graphs, so that logs, dumps and errors can be told apart.
 
 A name reads ``model__3_forward_0``: the model's name, the compilation's number, the graph's kind, and its order (0 for
 the graph itself, 1 for the graph of its gradient's gradient, and so on).
@@ -17,7 +17,7 @@ _KINDS = ("forward", "backward", "inference", "joint")
 
 @dataclass(frozen=True)
 class Compilation:
-    """One run of the compilers: for which model, as which number, at which order of differentiation."""
+    """One run of the compilers: the model's name, its number, and the order of differentiation."""
 
     model: str
     number: int
@@ -36,7 +36,7 @@ _current = _Current()
 
 
 def kind_of_graph(name: str) -> str:
-    """What a graph with this name is for, in a word; the name itself where that is none of ours.
+    """The kind of the graph with this name, in one word; the name itself if it is not one of ours.
 
     >>> kind_of_graph("model__3_backward_0")
     'backward'
@@ -45,13 +45,13 @@ def kind_of_graph(name: str) -> str:
 
 
 def set_model_name(name: str) -> None:
-    """Choose what names of graphs compiled from now on start with."""
+    """Set the prefix of the names of graphs that are compiled from now on."""
     global _model_name
     _model_name = name
 
 
 def get_aot_graph_name() -> str:
-    """The name of the graph being compiled on this thread; outside of a compilation, that of the next joint graph."""
+    """Return the name of the graph being compiled on this thread, or else of the next joint graph."""
     if _current.graph is not None:
         return _current.graph
     compilation = _current.compilation or Compilation(_model_name, 0)
@@ -59,13 +59,13 @@ def get_aot_graph_name() -> str:
 
 
 def get_graph_being_compiled() -> str:
-    """Another name of ``get_aot_graph_name``."""
+    """Alias of ``get_aot_graph_name``."""
     return get_aot_graph_name()
 
 
 @contextmanager
 def new_compilation(order: int = 0) -> Iterator[Compilation]:
-    """Count one compilation; what is compiled inside belongs to it."""
+    """Number one compilation; everything compiled inside belongs to it."""
     outer = _current.compilation, _current.graph
     _current.compilation = compilation = Compilation(_model_name, next(_numbers), order)
     _current.graph = None
@@ -76,13 +76,13 @@ def new_compilation(order: int = 0) -> Iterator[Compilation]:
 
 
 def is_compiler_running() -> bool:
-    """Whether a graph is with its compiler on this thread."""
+    """Whether a graph is being compiled on this thread."""
     return _current.graph is not None
 
 
 @contextmanager
 def compiling(name: str) -> Iterator[None]:
-    """While active, ``get_aot_graph_name()`` answers ``name`` on this thread."""
+    """While active, ``get_aot_graph_name()`` returns ``name`` on this thread."""
     outer = _current.graph
     _current.graph = name
     try:

@@ -25,7 +25,7 @@ _KINDS = {
 
 
 def torch_codec(**kinds: Kind) -> ConstantCodec:
-    """Torch's values, and those of further kinds by their tags."""
+    """A codec for torch's values, and for those of further kinds by their tags."""
     return ConstantCodec({**_KINDS, **kinds}, tuples=(tuple, torch.Size))
 
 

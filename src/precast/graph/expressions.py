@@ -36,7 +36,7 @@ _CONSTANTS = {"true": sympy.true, "false": sympy.false, "int_oo": int_oo, "-int_
 def expression_to_json(expression: sympy.Basic | int) -> Json:
     """Numbers as they are, symbols by name, everything else as a list that starts with the function's name.
 
-    What could not be read again is refused: see ``precast.artifact.expressions``.
+    Expressions that a reader would refuse are refused here: see ``precast.artifact.expressions``.
     """
     content = _to_json(expression)
     try:
@@ -66,14 +66,14 @@ def _to_json(expression: sympy.Basic | int) -> Json:
     if name not in _FUNCTIONS:
         raise ExportError(
             f"The program has a size of {str(expression)[:200]}, which cannot be saved.",
-            why=f"files know no function {name}",
+            why=f"files cannot express the function {name}",
             fix="Fix that size, or compute it outside of the program.",
         )
     return [name, *map(_to_json, expression.args)]
 
 
 def expression_from_json(content: Json, symbols: Mapping[str, sympy.Symbol]) -> sympy.Basic:
-    """The expression, over these symbols; whatever is unknown in it is a damaged file."""
+    """The expression over these symbols; raises ArtifactError for unknown functions and symbols."""
     check_expression(content, symbols)
     return _from_json(content, symbols)
 

@@ -1,6 +1,6 @@
-"""The reference way to run a program: one ATen op after the other, exactly as the graph says.
+"""The reference interpreter: runs a program one ATen op at a time, exactly as the graph says.
 
-Slow, and right by construction; every faster way of running is compared with it.
+Slow, and correct by construction; every faster way to run a program is compared with it.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _MUTATION_KINDS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, Ou
 
 
 def interpret(program: Program, *args: Any, state: Mapping[str, torch.Tensor] | None = None, **kwargs: Any) -> Any:
-    """Run the program as the captured callable would run: same tree in, same tree out, same effects on its inputs.
+    """Run a program with torch, like the captured callable: same arguments, same results, same in-place updates.
 
     >>> from precast.trace.capture import capture
     >>> interpret(capture(lambda pair: pair["a"] + pair["b"], ({"a": torch.ones(2), "b": torch.ones(2)},)),
@@ -54,7 +54,7 @@ def bind_inputs(
 
 
 def apply_mutations(program: Program, flat_inputs: list[Any], flat_outputs: list[Any]) -> None:
-    """Give the inputs of a functional program the values, sizes and memory that the captured callable leaves them."""
+    """Update the inputs of a functional program to the values, sizes and storages that the callable would leave."""
     assert program.boundary is not None or not program.signature.outputs_of(*_MUTATION_KINDS), "no facts on mutation"
     updates = [
         value

@@ -1,7 +1,7 @@
-"""Modules among the arguments of an exported program: containers of their parameters and buffers.
+"""Modules among the arguments of an exported program, as pytree nodes of their parameters and buffers.
 
 Before: ``model(x, head)``, where ``head`` is a module
-After:  ``model(x, ModuleArgument(head))``: its leaves are ``head``'s tensors, and unflattening gives a module over them
+After:  ``model(x, ModuleArgument(head))``: its leaves are ``head``'s tensors; unflattening returns a module over them
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ class ModuleArgument:
 
 
 class _Names(tuple[str, ...]):
-    """The names of a module's tensors, and the module itself: one with the same names counts as the same."""
+    """The names of a module's tensors, and the module itself; equal if the names are equal."""
 
     module: torch.nn.Module
 
@@ -39,7 +39,7 @@ def _tensors(module: Any) -> dict[str, torch.Tensor]:
 
 
 def _flatten(argument: Any) -> tuple[list[Any], _Names]:
-    """Of a module argument, or of what ``_unflatten`` makes of one."""
+    """Flatten a module argument, or what ``_unflatten`` returned for one."""
     module = argument.module if isinstance(argument, ModuleArgument) else argument
     tensors = _tensors(module)
     names = _Names(tensors)
@@ -54,13 +54,13 @@ def _flatten_with_keys(argument: Any) -> tuple[list[tuple[Any, Any]], _Names]:
 
 def _unflatten(children: Iterable[Any], names: _Names) -> Any:
     values = dict(zip(names, children, strict=True))
-    # The tree of a file knows no module; what is made of it is only taken apart again.
+    # A tree from a file has no module; its dict is only ever flattened again.
     module = getattr(names, "module", None)
     return values if module is None else module_over(module, values)
 
 
 def module_over(module: torch.nn.Module, values: Mapping[str, Any]) -> Any:
-    """A module that behaves as this one, over other tensors; the module itself is left as it is."""
+    """A copy of the module over other tensors; the module itself is unchanged."""
     return _module_over(module, values, "", {})
 
 

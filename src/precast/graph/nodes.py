@@ -1,9 +1,7 @@
 """Typed access to what we keep on a graph node.
 
 The keys follow torch.fx where torch.fx has a convention (``val``, ``stack_trace``, ``nn_module_stack``), so that tools
-written for PyTorch's graphs keep working on ours. Everything else goes through one function here per fact.
-
-The two ends of a flat graph.
+written for PyTorch's graphs keep working on ours. Each fact has one function here that reads it.
 """
 
 import re
@@ -52,7 +50,7 @@ def set_value(node: fx.Node, value: object) -> None:
 
 
 def is_state(node: fx.Node) -> bool:
-    """Whether a placeholder stands for a parameter or a buffer that the graph's own results do not replace."""
+    """Whether a placeholder is a parameter or a buffer that the graph does not update."""
     return bool(node.meta.get("precast_state", False))
 
 
@@ -61,9 +59,9 @@ def mark_state(node: fx.Node) -> None:
 
 
 def updating_result_of(node: fx.Node) -> int | None:
-    """The number of the graph's result that is a placeholder's new value, if that may be written into its memory.
+    """The number of the result that is a placeholder's new value, if that may be written into its memory.
 
-    Whoever does so returns the input itself in that place.
+    A compiler that does so returns the input itself as that result.
     """
     number: int | None = node.meta.get("precast_updating_result")
     return number
@@ -74,7 +72,7 @@ def mark_updating_result(node: fx.Node, number: int) -> None:
 
 
 def constant_sources_of(node: fx.Node) -> frozenset[str]:
-    """The names of the inputs that a constant of a graph was made of; none for one that was there from the start."""
+    """The names of the inputs that a constant was folded from; empty for an original constant."""
     sources: frozenset[str] = node.meta.get("precast_constant_sources", frozenset())
     return sources
 
@@ -84,14 +82,14 @@ def set_constant_sources(node: fx.Node, names: frozenset[str]) -> None:
 
 
 def tensor_of(node: fx.Node) -> torch.Tensor:
-    """The fake value of a node that is known to give exactly one tensor."""
+    """The fake value of a node that is known to return exactly one tensor."""
     value = value_of(node)
-    assert isinstance(value, torch.Tensor), f"node {node.name} gives {type(value).__name__}, not one tensor"
+    assert isinstance(value, torch.Tensor), f"node {node.name} returns {type(value).__name__}, not one tensor"
     return value
 
 
 def subgraph_of(node: fx.Node) -> fx.GraphModule | None:
-    """The graph that a node stands for, which a control-flow operator runs; None for all other nodes."""
+    """The graph of a control-flow operator's branch that a ``get_attr`` node refers to; None for all other nodes."""
     if node.op != "get_attr":
         return None
     value = attrgetter(str(node.target))(node.graph.owning_module)
@@ -120,7 +118,7 @@ def module_path_of(node: fx.Node) -> str:
 
 
 def called_path_of(node: fx.Node) -> str:
-    """The same path with the number of the call, where that is not the first: ``layers.0@1``."""
+    """The same path with the number of the call, if it is not the first call: ``layers.0@1``."""
     stack: dict[str, object] = node.meta.get("nn_module_stack") or {}
     return next(reversed(stack)).removeprefix("L__self__") if stack else ""
 
@@ -152,14 +150,14 @@ def forward_node_of(node: fx.Node) -> str | None:
 
 
 def set_forward_node(node: fx.Node, forward: fx.Node) -> None:
-    """Let a backward node name the forward node that it differentiates, also by the keys of torch's own graphs."""
+    """Record the forward node that a backward node differentiates, also under the keys of torch's own graphs."""
     node.meta["forward_node"] = forward.name
     node.meta["fwd_nn_module_stack"] = forward.meta.get("nn_module_stack")
     node.meta["fwd_source_fn_stack"] = forward.meta.get("source_fn_stack")
 
 
 def set_torch_function(node: fx.Node, function: Callable[..., object], number: int) -> None:
-    """Record which function of torch the program called, for how many times by then."""
+    """Record which function of torch the program called, and how many times it had by then."""
     name, kind = function.__name__, type(function).__name__
     node.meta.setdefault("torch_fn", (f"{name}_{number}", f"{kind}.{name}"))
 
@@ -168,7 +166,7 @@ _TORCHS_ANNOTATION = "_torchdynamo_disable"
 
 
 def keep_users_annotations(node: fx.Node) -> None:
-    """Drop what torch itself noted among the user's annotations (``torch.fx.traceback.annotate``)."""
+    """Drop torch's own entries from the user's annotations (``torch.fx.traceback.annotate``)."""
     if (custom := node.meta.get("custom")) is not None:
         kept = {key: value for key, value in custom.items() if not str(key).startswith(_TORCHS_ANNOTATION)}
         node.meta["custom"] = kept
@@ -190,26 +188,26 @@ _PROVENANCE = (
 
 
 def copy_provenance(source: fx.Node, target: fx.Node) -> None:
-    """Make ``target`` tell the same story of origin as ``source``, wherever it does not tell its own."""
+    """Copy the provenance of ``source`` to ``target``, except for what ``target`` has already."""
     for key in _PROVENANCE:
         if key in source.meta and key not in target.meta:
             target.meta[key] = source.meta[key]
 
 
 def set_checkpoint_tag(node: fx.Node, region: int, policy: CheckpointPolicy) -> None:
-    """Record which region of ``torch.utils.checkpoint`` ``node`` belongs to, and what that wants done with it."""
+    """Record the region of ``torch.utils.checkpoint`` that ``node`` belongs to, and the region's policy for it."""
     node.meta["ac_graph_id"], node.meta["recompute"] = region, policy
 
 
 def copy_checkpoint_tag(source: fx.Node, target: fx.Node) -> None:
-    """Let ``target``, which stands for the same computation, belong to the same checkpoint region."""
+    """Put ``target``, which computes the same, into the checkpoint region of ``source``."""
     for key in ("ac_graph_id", "recompute"):
         if key in source.meta:
             target.meta[key] = source.meta[key]
 
 
 def devices_of(graph: fx.Graph) -> Iterator[str]:
-    """The kinds of devices that tensors of the graph are on, as torch names them, node by node."""
+    """The device type (``cpu``, ``cuda``) of each tensor in the graph, node by node."""
     values = (value_of(node) for node in graph.nodes if has_value(node))
     each_alone = (each for value in values for each in (value if isinstance(value, tuple | list) else (value,)))
     return (each.device.type for each in each_alone if isinstance(each, torch.Tensor))

@@ -1,13 +1,16 @@
-"""Objects of other people's classes as containers of what their attributes hold: caches, dataclasses, and the like.
+"""Objects of third-party classes as pytree nodes of their attributes: caches, dataclasses, and the like.
 
 Before: ``model(ids, past_key_values=cache)``, where the cache is one leaf to torch's pytree
-After:  ``opened`` puts ``Opened(cache)`` in its place: its children are the attributes, and unflattening gives a cache
+After:  ``opened`` puts ``Opened(cache)`` in its place: its children are the attributes; unflattening returns a cache
 
-Nothing is registered for the classes themselves: that is for their owners to do, and what they say comes first.
+An object of a class that extends dict, list, deque or tuple has one attribute more: ``ITEMS``, what it contains.
+
+Nothing is registered for the classes themselves: that is up to their owners, whose registrations take precedence.
 """
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -22,7 +25,7 @@ PLAIN_TYPES = (
     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator,
     torch.SymInt, torch.SymFloat, torch.SymBool,
 )  # fmt: skip
-"""Leaves that are no tensors: values which a program is compiled for."""
+"""Leaves that are not tensors: values that a program is specialized to."""
 
 _NEVER_OPENED = (
     torch.Tensor, *PLAIN_TYPES, torch.nn.Module, torch.optim.Optimizer, torch.Stream,
@@ -31,12 +34,15 @@ _NEVER_OPENED = (
 _VALUES = (torch.Tensor, *PLAIN_TYPES)
 _USUAL_LEAVES = {torch.Tensor, bool, int, float, str, type(None), torch.dtype, torch.device}
 
+ITEMS = "items()"
+"""Where an object that is a dict, a list, a deque or a tuple itself has what it holds as such; no name in Python."""
+
 IsLeaf = Callable[[Any], bool]
 Context = tuple[Any, ...]
 
 
 class Opened:
-    """An object, seen as a container; ``is_leaf`` says what inside of it is left closed."""
+    """An object, seen as a container; ``is_leaf`` is true for values inside it that are not opened."""
 
     __slots__ = ("is_leaf", "object")
 
@@ -45,7 +51,7 @@ class Opened:
 
 
 class Held:
-    """Attributes that a program can do nothing with but hand on: classes, say. Objects that hold others are others."""
+    """Attributes that are not leaves, such as classes, which a program can only pass on. Compared by identity."""
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         self.attributes = attributes
@@ -62,12 +68,30 @@ def _identities(attributes: dict[str, Any]) -> dict[str, int]:
 
 
 def flatten_opened(value: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    """The leaves and the tree of ``value`` with its objects opened, at no cost where there are none."""
+    """The leaves and the tree of ``value`` with its objects opened; free if there are none."""
     leaves, tree = pytree.tree_flatten(value)
     kinds = set(map(type, leaves)) - _USUAL_LEAVES
     if not kinds or not any(is_object(leaf) for leaf in leaves if type(leaf) in kinds):
         return leaves, tree
     return pytree.tree_flatten(opened(value))
+
+
+def unflatten(leaves: Iterator[Any], tree: pytree.TreeSpec) -> Any:
+    """The value again. Torch's pytree makes a tuple of a ``torch.Size``."""
+    if tree.is_leaf():
+        return next(leaves)
+    children = [unflatten(leaves, child) for child in tree.children()]
+    return unflatten_node(tree.type)(children, tree.context)
+
+
+def unflatten_node(kind: Any) -> Callable[[Sequence[Any], Any], Any]:
+    """What makes a container of that kind of its children and its context."""
+    make: Callable[[Any, Any], Any] = pytree.SUPPORTED_NODES[kind].unflatten_fn
+    return _make_size if kind is torch.Size else make
+
+
+def _make_size(children: Sequence[Any], _: Any) -> torch.Size:
+    return torch.Size(children)
 
 
 def opened(value: Any, is_leaf: IsLeaf | None = None) -> Any:
@@ -90,14 +114,17 @@ def is_object(leaf: Any) -> bool:
         known = _is_known_kind[kind] = is_container_class(kind)
     if known or issubclass(kind, _NEVER_OPENED) or kind.__module__.partition(".")[0] in ("torch", "numpy", "builtins"):
         return known
-    return any(_holds_tensors(value) for value in attributes(leaf).values())
+    parts = attributes(leaf)
+    if ITEMS in parts and (getattr(leaf, "__dict__", None) is leaf or not _is_tree_of_leaves(parts[ITEMS], None)):
+        return False
+    return any(_holds_tensors(value) for value in parts.values())
 
 
 _is_known_kind: dict[type, bool] = {}
 
 
 def is_container_class(kind: type) -> bool:
-    """Whether objects of the class are opened whatever they hold: a cache is empty at first."""
+    """Whether objects of the class are always opened, even without tensors: a cache is empty at first."""
     return not issubclass(kind, _NEVER_OPENED) and classes.is_container_class(kind)
 
 
@@ -106,8 +133,17 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def attributes(value: Any) -> dict[str, Any]:
-    """What the object's attributes hold, those in slots included."""
+    """The object's attributes, those in slots included, and under ``ITEMS`` what it contains as a builtin container."""
     found: dict[str, Any] = {}
+    # Not by methods that the class may have replaced.
+    if isinstance(value, dict):
+        found[ITEMS] = dict(dict.items(value))
+    elif isinstance(value, list):
+        found[ITEMS] = list(list.__iter__(value))
+    elif isinstance(value, deque):
+        found[ITEMS] = list(deque.__iter__(value))
+    elif isinstance(value, tuple):
+        found[ITEMS] = tuple(tuple.__iter__(value))
     for kind in type(value).__mro__:
         slots = vars(kind).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
@@ -136,14 +172,29 @@ def _is_tree_of_leaves(value: Any, is_leaf: IsLeaf | None) -> bool:
 
 def is_value(value: Any) -> bool:
     """Whether it is a tensor or a plain value."""
-    # The second question takes ten times as long, and every call asks about every attribute.
+    # The second check takes ten times as long, and every call checks every attribute.
     return type(value) in _USUAL_LEAVES or isinstance(value, _VALUES)
 
 
 def set_attributes(value: Any, new: dict[str, Any]) -> None:
-    """Assign attributes, of frozen objects too."""
+    """Assign attributes, even of frozen objects."""
     for name, part in new.items():
-        object.__setattr__(value, name, part)
+        if name == ITEMS:
+            _set_items(value, part)
+        else:
+            object.__setattr__(value, name, part)
+
+
+def _set_items(value: Any, items: Any) -> None:
+    if isinstance(value, dict):
+        kind = OrderedDict if isinstance(value, OrderedDict) else dict
+        kind.clear(value)
+        for key, item in items.items():
+            kind.__setitem__(value, key, item)
+    elif isinstance(value, (list, deque)):
+        sequence: Any = list if isinstance(value, list) else deque
+        sequence.clear(value)
+        sequence.extend(value, items)
 
 
 def _flatten(node: Opened) -> tuple[list[Any], Context]:
@@ -165,7 +216,7 @@ def _flatten_with_keys(node: Opened) -> tuple[list[tuple[Any, Any]], Context]:
 
 
 def child_keys(tree: pytree.TreeSpec) -> tuple[Any, ...]:
-    """What a node of a tree calls its children, as keys of a pytree's path; nothing if its class does not say."""
+    """The pytree keys of a node's children; empty if its class has none."""
     if tree.type is Opened:
         return tuple(map(pytree.GetAttrKey, tree.context[1]))
     node = pytree.SUPPORTED_NODES[tree.type]
@@ -177,7 +228,7 @@ def child_keys(tree: pytree.TreeSpec) -> tuple[Any, ...]:
 
 
 def leaf_paths(tree: pytree.TreeSpec) -> list[tuple[Any, ...]]:
-    """The path to each leaf of a tree, its objects opened."""
+    """The path to each leaf of a tree, through opened objects too."""
     if tree.is_leaf():
         return [()]
     keys = child_keys(tree) or tuple(map(pytree.SequenceKey, range(tree.num_children)))
@@ -186,28 +237,31 @@ def leaf_paths(tree: pytree.TreeSpec) -> list[tuple[Any, ...]]:
 
 
 def result_names(tree: pytree.TreeSpec) -> list[str]:
-    """What people call each leaf of a result, after its place: ``logits``, ``output_0``; the whole is ``output``."""
+    """A name for each leaf of a result, from its path: ``logits``, ``output_0``; ``output`` for a single leaf."""
     paths = map(_path_words, leaf_paths(tree))
     return ["_".join(path if path and not path[0].isdigit() else ["output", *path]) for path in paths]
 
 
 def argument_leaf_names(tree: pytree.TreeSpec, names: Sequence[str]) -> list[str]:
-    """What people call each leaf of a call ``(args, kwargs)``: ``x``, ``batch_mask``; ``names`` are the arguments'."""
+    """A name for each leaf of a call ``(args, kwargs)``: ``x``, ``batch_mask``; ``names`` are the arguments'."""
     paths = map(_path_words, leaf_paths(tree))
     return ["_".join([names[int(top)] if kind == "0" else top, *rest]) for kind, top, *rest in paths]
 
 
 def _path_words(path: Sequence[Any]) -> list[str]:
-    return [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
+    words = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
+    return [word for word in words if word != ITEMS]
 
 
 def unflatten_object(children: Iterable[Any], context: Context) -> Any:
-    """The object again, made without its constructor."""
+    """Rebuild the object without calling its constructor."""
     kind, names, *held = context
-    made = kind.__new__(kind)
-    for name, child in zip(names, children, strict=True):
+    parts = dict(zip(names, children, strict=True))
+    made = tuple.__new__(kind, parts[ITEMS]) if issubclass(kind, tuple) else kind.__new__(kind)
+    for name, child in parts.items():
         is_counter = name in classes.COUNTERS and isinstance(child, torch.Tensor) and child.dim() == 2
-        object.__setattr__(made, name, child.shape[0] if is_counter else child)
+        parts[name] = child.shape[0] if is_counter else child
+    set_attributes(made, parts)
     for others in held:
         set_attributes(made, others.attributes)
     return made

@@ -1,4 +1,4 @@
-"""Runs passes over a program: times each, checks its promise, and writes down what happened."""
+"""Runs passes over a program: times each, checks that it keeps its contract, and records what it did."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ Pass = Callable[[Program], Program]
 
 
 def run_passes(program: Program, passes: Sequence[Pass], *, check: bool = True) -> Program:
-    """Apply the passes in order; the result's ``history`` tells what each one did."""
+    """Apply the passes in order; the result's ``history`` records what each one did."""
     for a_pass in passes:
         program = run_pass(program, a_pass, check=check)
     return program
@@ -35,7 +35,7 @@ def run_pass(program: Program, a_pass: Pass, *, check: bool = True) -> Program:
 
 
 def _fingerprint(graph: fx.Graph) -> list[tuple[object, ...]]:
-    """What a graph computes, in a form that shows any edit of it."""
+    """The contents of a graph, in a form that shows any edit."""
     return [(node.op, node.name, node.target, node.args, node.kwargs) for node in graph.nodes]
 
 

@@ -1,4 +1,4 @@
-"""Programs as text that stays the same from run to run, so that it can be read, diffed and kept as golden files.
+"""Programs as text that is the same from run to run, so that it can be read, diffed and kept as golden files.
 
 ::
 
@@ -33,7 +33,7 @@ def print_program(
     sources: bool = False,
     signature: bool = True,
 ) -> str:
-    """The program as text; each keyword adds one kind of detail.
+    """Return the program as text; each keyword adds one kind of detail.
 
     >>> import torch
     >>> from precast.trace.capture import capture
@@ -51,12 +51,12 @@ def print_program(
 
 
 def print_graph(module: fx.GraphModule, *, shapes: bool = True, strides: bool = False) -> str:
-    """A bare graph module in the same form, without a signature."""
+    """A bare graph module as text of the same form, without a signature."""
     return "\n".join(_graph_lines(module, "forward", _Detail(shapes, strides, modules=False, sources=False)))
 
 
 def target_name(target: object) -> str:
-    """``aten.add.Tensor`` for ops, ``module.name`` for other functions; no object addresses ever."""
+    """``aten.add.Tensor`` for ops, ``module.name`` for other functions; never an object address."""
     if isinstance(target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
         return str(target)
     if isinstance(target, str):
@@ -67,7 +67,7 @@ def target_name(target: object) -> str:
 
 @dataclass(frozen=True)
 class _Detail:
-    """Which kinds of detail to print, and what the user calls sizes."""
+    """Which kinds of detail to print, and the user's names of sizes."""
 
     shapes: bool
     strides: bool

@@ -1,4 +1,4 @@
-"""The program: a flat ATen graph, the contract of its inputs and outputs, and the state it closes over."""
+"""The program: a flat ATen graph, the signature of its inputs and outputs, and the state it closes over."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,11 +24,11 @@ class PassRecord:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A traced program.
+    """A traced program: a graph, its signature, its state and its symbolic sizes.
 
-    Invariants (see ``ir.verifier``): placeholders follow ``signature.inputs``, results follow ``signature.outputs``,
-    every parameter, buffer and constant input has its tensor in ``state``. A functional program knows its ``boundary``,
-    and none of its nodes writes to a tensor that another node can see.
+    Invariants (checked by ``precast.graph.verifier``): placeholders follow ``signature.inputs``, results follow
+    ``signature.outputs``, and every parameter, buffer and constant has its tensor in ``state``. A functional program
+    has a ``boundary``, and none of its nodes writes to a tensor that another node can see.
     """
 
     module: fx.GraphModule
@@ -52,11 +52,11 @@ class Program:
 
     @property
     def results(self) -> tuple[object, ...]:
-        """What the output node returns: nodes and plain constants, in order."""
+        """The arguments of the output node: nodes and plain constants, in order."""
         return tuple(self.graph.output_node().args[0])  # type: ignore[arg-type]
 
     def copy_graph(self) -> fx.Graph:
-        """A graph to edit freely: same node names and facts, other node objects."""
+        """Return a copy of the graph to edit: node names and metadata are the same, node objects are new."""
         graph = fx.Graph()
         result = graph.graph_copy(self.graph, {}, return_output_node=True)
         assert isinstance(result, tuple), "graph_copy was asked for the output node"
@@ -66,7 +66,7 @@ class Program:
         return graph
 
     def replace(self, *, graph: fx.Graph | None = None, **changes: object) -> "Program":
-        """This program with some parts exchanged; a new graph keeps the old submodules."""
+        """Return this program with some fields replaced; a new graph keeps the submodules."""
         if graph is not None:
             changes["module"] = fx.GraphModule(self.module, graph, type(self.module).__name__)
         return replace(self, **changes)  # type: ignore[arg-type]

@@ -1,13 +1,13 @@
-"""Which input and output of a flat graph is what: the contract between a program and whoever calls it.
+"""The meaning of each input and output of a flat graph: the contract between a program and its callers.
 
-Names follow PyTorch's export signatures, so that code that reads them moves over.
-
-What an input or an output of a program is to whoever calls it.
+Names follow PyTorch's export signatures, so that code that reads those works unchanged.
 """
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import Any
 
+import torch
 from torch.utils._pytree import TreeSpec
 
 
@@ -34,14 +34,28 @@ class OutputKind(Enum):
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """A tensor, known in the graph by ``name``."""
+    """A tensor; ``name`` is its node in the graph."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class SymIntArgument:
-    """A symbolic integer, known in the graph by ``name``."""
+    """A symbolic integer; ``name`` is its node in the graph."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class SymFloatArgument:
+    """A symbolic float; ``name`` is its node in the graph."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class SymBoolArgument:
+    """A symbolic bool; ``name`` is its node in the graph."""
 
     name: str
 
@@ -69,14 +83,23 @@ class CustomObjArgument:
     class_fqn: str
 
 
-ArgumentSpec = TensorArgument | SymIntArgument | ConstantArgument | TokenArgument | CustomObjArgument
+NumberArgument = SymIntArgument | SymFloatArgument | SymBoolArgument
+ArgumentSpec = TensorArgument | NumberArgument | ConstantArgument | TokenArgument | CustomObjArgument
+
+
+def value_argument(name: str, value: object) -> TensorArgument | NumberArgument:
+    """The argument spec of a traced value."""
+    kinds = {torch.Tensor: TensorArgument, torch.SymFloat: SymFloatArgument, torch.SymBool: SymBoolArgument}
+    made: type[Any] = next((made for kind, made in kinds.items() if isinstance(value, kind)), SymIntArgument)
+    argument: TensorArgument | NumberArgument = made(name)
+    return argument
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input: its kind, its place in the graph, and for state the name (``target``) it has in the module.
+    """One input: its kind, its placeholder, and for state its name in the module (``target``).
 
-    ``persistent`` is given for buffers only: whether ``state_dict`` holds it.
+    ``persistent`` is set for buffers only: whether ``state_dict`` contains it.
     """
 
     kind: InputKind
@@ -87,7 +110,7 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """One output: its kind, its place in the graph, and what it updates or is the gradient of (``target``)."""
+    """One output: its kind, its node, and for updates and gradients the name of what it belongs to (``target``)."""
 
     kind: OutputKind
     arg: ArgumentSpec
@@ -96,7 +119,7 @@ class OutputSpec:
 
 @dataclass(frozen=True)
 class Signature:
-    """All inputs and outputs in graph order, and the trees that users call with and get back.
+    """All inputs and outputs in graph order, and the pytrees of the arguments and of the results.
 
     ``in_tree`` is the tree of ``(args, kwargs)``; its leaves are the ``USER_INPUT`` specs in order.
     """
@@ -118,7 +141,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class BackwardSignature:
-    """What the gradients of a joint graph belong to: names of results → names of parameters or of inputs."""
+    """Maps the gradients in a joint graph (names of results) to the parameters and inputs that they belong to."""
 
     gradients_to_parameters: dict[str, str]
     gradients_to_user_inputs: dict[str, str]

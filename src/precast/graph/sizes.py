@@ -1,4 +1,4 @@
-"""Symbolic sizes of a program: which symbols there are, in which ranges, and what tracing assumed about them."""
+"""Symbolic sizes of a program: the symbols, their ranges, and the guards that tracing added."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +11,12 @@ from precast.artifact.calls import size_identifier
 from precast.graph.tensor_spec import Size
 
 LEAST_NUMBER = -(2**63)
-"""The least whole number that an argument can be; sizes begin at 0."""
+"""The lower bound of a symbolic integer argument; sizes start at 0."""
 
 
 @dataclass(frozen=True)
 class SizeRange:
-    """The sizes that are allowed, both ends included; ``upper=None`` has no end."""
+    """The allowed sizes, both ends included; ``upper=None`` is unbounded."""
 
     lower: int = 0
     upper: int | None = None
@@ -31,7 +31,7 @@ class SizeRange:
 
 @dataclass(frozen=True)
 class SizeSymbol:
-    """One free size: its symbol in the graph, what the user called it, where it is first seen, its range."""
+    """One free size: its symbol in the graph, the user's name for it, where it first appears, its range."""
 
     symbol: sympy.Symbol
     name: str
@@ -40,13 +40,13 @@ class SizeSymbol:
 
     @property
     def identifier(self) -> str:
-        """The name for places that take letters, digits and underscores: ``batch``, ``x_dim_0`` for ``x.shape[0]``."""
+        """The name as an identifier: ``batch``, ``x_dim_0`` for ``x.shape[0]``."""
         return size_identifier(self.name)
 
 
 @dataclass(frozen=True)
 class SizeGuard:
-    """Something that tracing took for true of the sizes, with the user's line that made it ask."""
+    """A condition on the sizes that tracing assumed, with the user's line that caused it."""
 
     condition: sympy.Basic
     at: str | None = None
@@ -65,16 +65,16 @@ class SymbolicSizes:
         return {str(s.symbol): s.name for s in self.symbols if s.name.isidentifier() and named.count(s.name) == 1}
 
     def in_words(self, text: object) -> str:
-        """A text about sizes with the user's names (``f32[batch, 4]``) in the place of symbols (``f32[s5, 4]``)."""
+        """The text with symbols (``f32[s5, 4]``) replaced by the user's names (``f32[batch, 4]``)."""
         return re.sub(r"[^\W\d]\w*", lambda word: self._words.get(word[0], word[0]), str(text))
 
     def ranges_text(self) -> list[str]:
-        """Each size with its range: ``batch in 1..64``; with its symbol where that is what programs show."""
+        """Each size with its range: ``batch in 1..64``; with its symbol if printed programs show the symbol."""
         shown = {each: self.in_words(each.symbol) for each in self.symbols}
         return [f"{'' if shown[s] == s.name else f'{s.symbol} = '}{s.name} in {s.range}" for s in self.symbols]
 
     def settled(self, specialized: Mapping[str, sympy.Expr]) -> "SymbolicSizes":
-        """Without the sizes that turned out to be numbers or to follow from others, and what is trivial then."""
+        """Without the sizes that were specialized to numbers or to expressions over others, and trivial guards."""
         replaced = {symbol.symbol: specialized[symbol.name] for symbol in self.symbols if symbol.name in specialized}
         symbols = tuple(symbol for symbol in self.symbols if symbol.name not in specialized)
         guards = {guard.condition.xreplace(replaced): guard.at for guard in reversed(self.guards)}
@@ -82,30 +82,30 @@ class SymbolicSizes:
         return SymbolicSizes(symbols, tuple(reversed(kept)))
 
     def with_guards(self, guards: Iterable[SizeGuard]) -> "SymbolicSizes":
-        """These sizes under further guards; those on sizes that are settled already say nothing new."""
+        """These sizes under further guards; guards on symbols that are gone are dropped."""
         symbols = {symbol.symbol for symbol in self.symbols}
         known = {guard.condition for guard in self.guards}
         new = {g.condition: g for g in guards if g.condition not in known and g.condition.free_symbols <= symbols}
         return replace(self, guards=(*self.guards, *new.values())) if new else self
 
     def failing_guards(self, binding: Mapping[sympy.Symbol, int]) -> list[SizeGuard]:
-        """The guards that do not hold for these sizes; those on sizes that are not bound are left out."""
+        """The guards that do not hold for these sizes; guards on unbound symbols are skipped."""
         known = [guard for guard in self.guards if guard.condition.free_symbols <= binding.keys()]
         return [guard for guard in known if not holds(guard.condition, binding)]
 
     def out_of_range(self, binding: Mapping[sympy.Symbol, int]) -> list[tuple[SizeSymbol, int]]:
-        """The symbols whose bound size is outside their range, with that size."""
+        """The bound symbols whose size is outside their range, with that size."""
         bound = [(symbol, binding[symbol.symbol]) for symbol in self.symbols if symbol.symbol in binding]
         return [(symbol, size) for symbol, size in bound if size not in symbol.range]
 
 
 def evaluate(size: Size, binding: Mapping[sympy.Symbol, int]) -> int:
-    """The number that an expression over size symbols stands for."""
+    """The value of an expression over size symbols."""
     return size if isinstance(size, int) else int(size.xreplace(as_sympy(binding)))
 
 
 def _whole(size: Size, binding: Mapping[sympy.Symbol, int]) -> int | None:
-    """The number that an expression stands for; None where there is none: it divides by 0, or is a fraction."""
+    """The value of an expression; None if it divides by zero or is not an integer."""
     if isinstance(size, int):
         return size
     try:
@@ -130,10 +130,10 @@ def as_sympy(binding: Mapping[sympy.Symbol, int]) -> dict[sympy.Symbol, sympy.In
 def bind_sizes(
     expected: Iterable[Sequence[Size]], actual: Iterable[Sequence[int]]
 ) -> tuple[dict[sympy.Symbol, int], list[tuple[int, int, int | None, int]]]:
-    """Read the symbols off real shapes.
+    """Bind the size symbols from real shapes.
 
-    Gives the binding, and the mismatches as (tensor, dimension, expected, came). A dimension that is an expression of
-    one symbol (``2*s0``) binds it too, if no bare dimension does; ``expected=None`` says that no whole size fits.
+    Returns the binding, and the mismatches as (tensor, dimension, expected, came). A dimension that is an expression
+    of one symbol (``2*s0``) binds it too, if no bare dimension does; ``expected=None``: no integer solves it.
     """
     pairs = [
         (tensor, dimension, size, came)
@@ -159,7 +159,7 @@ def bind_sizes(
 
 
 def _solve(size: sympy.Expr, came: int, binding: Mapping[sympy.Symbol, int]) -> dict[sympy.Symbol, int] | None:
-    """The size of the one symbol that is not bound yet, where the expression is linear in it."""
+    """Solve a linear expression for its one unbound symbol."""
     remaining = size.xreplace(as_sympy(binding))
     if len(remaining.free_symbols) != 1:
         return None

@@ -1,4 +1,4 @@
-"""What is known of a tensor before it exists: dtype, sizes (numbers or expressions), strides, device."""
+"""The metadata of a traced tensor: dtype, sizes (numbers or expressions), strides, device."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -12,17 +12,17 @@ Size: TypeAlias = int | sympy.Expr
 """A size or stride: a number, or an expression over the program's size symbols."""
 
 TORCH_DTYPES: dict[str, torch.dtype] = {short: getattr(torch, each.name) for short, each in DTYPES.items()}
-"""Torch's dtypes that compiled code has, by their short names."""
+"""The torch dtypes that compiled code supports, by their short names."""
 _SHORT_NAMES = {dtype: short for short, dtype in TORCH_DTYPES.items()}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """A short stable name: ``f32``, ``i64``, ``bool``; torch's own name for the rare ones."""
+    """A short stable name: ``f32``, ``i64``, ``bool``; torch's own name for rare ones."""
     return _SHORT_NAMES.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def as_size(value: int | torch.SymInt) -> Size:
-    """A symbolic integer as its expression; one that is already a number, as that number."""
+    """The expression of a symbolic integer, or its number if it is constant."""
     if isinstance(value, int):
         return value
     expression = value.node.expr
@@ -31,7 +31,7 @@ def as_size(value: int | torch.SymInt) -> Size:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """The shape of a tensor to come. Strides are ``None`` where the layout has none (sparse)."""
+    """The dtype, shape, strides and device of a tensor. Strides are ``None`` for sparse layouts."""
 
     dtype: torch.dtype
     shape: tuple[Size, ...]
@@ -55,7 +55,7 @@ class TensorSpec:
         return any(not isinstance(size, int) for size in (*self.shape, *(self.strides or ())))
 
     def text(self, *, strides: bool = False) -> str:
-        """``f32[2, s0]``, with ``strides=(s0, 1)`` behind it on demand; the device only where it is not the CPU."""
+        """``f32[2, s0]``, optionally followed by ``strides=(s0, 1)``, and by the device if it is not the CPU."""
         parts = [f"{dtype_name(self.dtype)}[{', '.join(map(str, self.shape))}]"]
         if strides and self.strides is not None:
             parts.append(f"strides=({', '.join(map(str, self.strides))})")
@@ -68,7 +68,7 @@ class TensorSpec:
 
 
 def describe(value: object, *, strides: bool = False) -> str:
-    """A traced value in words: specs for tensors, expressions for symbolic numbers, nested for tuples."""
+    """A traced value as text: specs for tensors, expressions for symbolic numbers, nested for tuples."""
     if isinstance(value, torch.Tensor):
         return TensorSpec.of(value).text(strides=strides)
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):

@@ -1,4 +1,4 @@
-"""The rules that every program obeys, as a table. A stage that breaks one is found at once, by name."""
+"""The rules that every program obeys, as a table. The error for a broken rule names the stage that broke it."""
 
 import math
 import operator
@@ -13,10 +13,10 @@ from precast.graph.program import Program
 from precast.graph.signature import InputKind
 
 Rule = Callable[[Program], Iterator[tuple[str, fx.Node | None]]]
-"""A rule yields what is wrong, and the node at which it is, if there is one."""
+"""A rule yields each violation as a text and the node concerned, if there is one."""
 
 _STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
-# Arithmetic on symbolic sizes is traced as calls of Python's own functions.
+# Arithmetic on symbolic sizes is traced as calls of Python functions.
 _PLAIN_FUNCTION_HOMES = {
     operator.__name__,
     "_operator",
@@ -24,7 +24,7 @@ _PLAIN_FUNCTION_HOMES = {
     "torch",
     "torch.fx.experimental.symbolic_shapes",
 }
-# Rounding of sizes; and switches of the surroundings, which a graph from before dispatch sets between its operators.
+# Rounding of sizes, and the mode switches that a pre-dispatch graph has between its operators.
 _FURTHER_FUNCTIONS = (
     round,
     torch._C._set_grad_enabled,
@@ -49,7 +49,7 @@ def _targets_are_operators(program: Program) -> Iterator[tuple[str, fx.Node | No
 
 
 def is_operator(target: object) -> bool:
-    """Whether a node may call this: an operator, or a function of Python that sizes are computed with."""
+    """Whether a node may call this: an operator, or a Python function for arithmetic on sizes."""
     if isinstance(target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
         return True
     if target in _FURTHER_FUNCTIONS:
@@ -87,7 +87,7 @@ def _state_is_complete(program: Program) -> Iterator[tuple[str, fx.Node | None]]
             yield f"state {name!r} is an input but no tensor is stored for it", None
     for name in program.state:
         if name not in wanted:
-            yield f"a tensor is stored for {name!r}, which is no input", None
+            yield f"a tensor is stored for {name!r}, which is not an input", None
 
 
 def _nothing_mutates(program: Program) -> Iterator[tuple[str, fx.Node | None]]:
@@ -111,7 +111,7 @@ RULES: dict[str, Rule] = {
 
 
 def verify(program: Program, *, after: str = "construction") -> None:
-    """Raise a ``VerifierError`` that lists every broken rule; do nothing for a sound program."""
+    """Raise a ``VerifierError`` that lists every broken rule, if there is one."""
     broken = [(name, what, node) for name, rule in RULES.items() for what, node in rule(program)]
     if not broken:
         return

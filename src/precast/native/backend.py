@@ -1,4 +1,4 @@
-"""The native backend as people choose it. The stages that make native code are loaded when something is compiled."""
+"""The native backend as users select it. The compilation stages are imported when something is first compiled."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from precast.native.profile import ProfiledGraphs
 
 _MAKER = "precast.native.compiler"
-"""The module that makes code of a graph, with all that it imports."""
+"""Imports the module that compiles graphs, with everything that it depends on."""
 
 
 @dataclass(frozen=True)
 class NativeCompiler(Compiler):
-    """Fused loops, built for this machine; what has no native rule calls back into torch."""
+    """Fused loops, built for this machine; operators without a native rule call back into torch."""
 
     options: Options | None = None
     is_for_inference: bool = False
-    """Whether the graphs it is given are whole programs, of which nobody wants gradients."""
+    """Whether the graphs are whole programs whose gradients are not needed."""
     target: Target | None = None
-    """What code is made for; None means that the devices of a graph's tensors decide."""
+    """The device kind to compile for; None derives it from the devices of a graph's tensors."""
 
     @cached_property
     def profiled(self) -> ProfiledGraphs:
-        """What was compiled with ``profile=True``, to be asked for its times."""
+        """The graphs compiled with ``profile=True``, which hold their step times."""
         from precast.native.profile import ProfiledGraphs
 
         return ProfiledGraphs()
@@ -60,30 +60,30 @@ class NativeCompiler(Compiler):
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]  # an attribute for those who assign it
-        """Tells apart what other sources of ours, or other targets, would make."""
+        """Distinguishes code of other versions of our sources, and of other targets."""
         options = as_options(self.options)
         switches = (str(bool(options.freeze)), str(options.measure))
         identities = [each.identity(options) for each in ([self.target] if self.target else targets())]
         return content_key([own_sources(_MAKER), *identities, *switches])
 
     def target_of(self, graph_module: fx.GraphModule) -> Target:
-        """What a graph is compiled for."""
+        """The target that a graph is compiled for."""
         return self.target or target_for(devices_of(graph_module.graph))
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph | FrozenGraph:
         return self.start(graph_module, example_inputs)()
 
     def get_ready(self, state: Sequence[torch.Tensor]) -> None:
-        """Begin to build the routines that programs over such state call, while they are traced."""
+        """Begin to build the routines that programs over this state call, while those programs are traced."""
         target = self.target or target_for(each.device.type for each in state)
-        # That there is no compiler, say, is told to whoever needs it.
+        # A missing compiler, for example, is reported when the graph itself is compiled.
         with suppress(BuildError, OSError):
             target.get_ready(_likely_routines(state), as_options(self.options))
 
     def start(
         self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[[], NativeGraph | FrozenGraph]:
-        """Lower the graph and begin to build it; what is returned waits for that."""
+        """Lower the graph and begin to build it; the returned function waits for the build."""
         from precast.native.compiler import start_or_freeze
 
         return start_or_freeze(graph_module, self, as_options(self.options))
@@ -93,7 +93,7 @@ class NativeCompiler(Compiler):
         return None if stored is None else stored.to_bytes()
 
     def _stored(self, compiled: Any) -> StoredGraph | None:
-        # A profile is told in terms of the programs, which are not stored.
+        # A profile describes its times by programs, which are not stored.
         found: StoredGraph | None = None if as_options(self.options).profile else compiled.stored
         return found
 
@@ -110,7 +110,7 @@ class NativeCompiler(Compiler):
         return None if stored is None or stored.steps is None else stored.to_bytes()
 
     def when_complete(self, compiled: Any, then: Callable[[], None]) -> None:
-        """What is constant, and so all that follows from it, is known at the first call."""
+        """A frozen graph's constants, and so everything derived from them, are known at the first call."""
         if as_options(self.options).freeze:
             compiled.when_made(then)
         else:
@@ -129,7 +129,7 @@ class NativeCompiler(Compiler):
 
 
 def _likely_routines(state: Sequence[torch.Tensor]) -> set[str]:
-    """By the ranks of parameters: matrices are multiplied, images convolved."""
+    """Guessed from the ranks of parameters: matrices mean GEMMs, 4-d weights convolutions."""
     highest = max((each.ndim for each in state if each.requires_grad), default=0)
     return {"matmul", "convolution"} if highest > 3 else {"matmul"} if highest > 1 else set()
 
@@ -137,14 +137,14 @@ def _likely_routines(state: Sequence[torch.Tensor]) -> set[str]:
 def native_partition(
     joint_module: fx.GraphModule, joint_inputs: Sequence[object], **others: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Split for native code; how that is done is loaded with the first graph."""
+    """Partition for native code; the implementation is imported with the first graph."""
     from precast.native import partition as stage
 
     return stage.native_partition(joint_module, joint_inputs, **others)
 
 
 class LaterDecompositions(Mapping[Any, Callable[..., Any]]):
-    """The table of the rules there are, made when first looked at; copied and pickled by making it again."""
+    """The decomposition table, built on first access; copying or pickling it rebuilds it."""
 
     @cached_property
     def _table(self) -> Mapping[Any, Callable[..., Any]]:
@@ -165,7 +165,7 @@ class LaterDecompositions(Mapping[Any, Callable[..., Any]]):
         return LaterDecompositions, ()
 
 
-# Loaded with the backend: a first call from stored code should not wait for it.
+# Loaded with the backend, so that the first call from stored code does not wait for it.
 targets()
 
 BACKEND = Backend(

@@ -1,7 +1,7 @@
-"""A compiled graph: runs its steps one after the other over one list of numbered values.
+"""A compiled graph: runs its steps in order over one list of numbered values.
 
-Inputs come first, then constants, then what the steps compute. Nothing here refers to the fx graph that it was made of
-(``native.steps``), so that a compiled graph can be written down and read again (``native.stored_graphs``).
+Inputs come first, then constants, then the steps' results. Nothing here refers to the fx graph that it was made from
+(``native.steps``), so that a compiled graph can be stored and restored (``native.stored_graphs``).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Source = TypeVar("Source")
 
 @dataclass(frozen=True)
 class Value:
-    """In arguments and results: the value that has this number. A size is an ``Index`` there."""
+    """In arguments and results: a reference to the value of this number. A size is an ``Index`` there."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class SizeReader(Generic[Source]):
-    """A dynamic size follows from a value: ``(number - offset) / factor``.
+    """Reads a dynamic size from a value: ``(number - offset) / factor``.
 
     The number is a dimension of a tensor, or the value itself where there is no dimension. The source is a node while a
     graph is compiled, and the number of a value when it is called.
@@ -53,9 +53,9 @@ class SizeReader(Generic[Source]):
 
 @dataclass(frozen=True)
 class NativeStep:
-    """One entry of the code. An entry that does nothing but return nothing has no code.
+    """One entry of the code. An entry without steps and results has no code.
 
-    `updated` are results that it writes into an input, each with that input; `dead` is what nobody reads afterwards.
+    `updated` are results that it writes into an input, each with that input; `dead` are values not read afterwards.
     """
 
     entry: OpenEntry
@@ -76,7 +76,7 @@ class NativeStep:
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """A call that torch runs, and which sizes follow from its result."""
+    """A call that torch runs, and the sizes that are read from its result."""
 
     function: Callable[..., Any]
     arguments: Sequence[Any]
@@ -86,9 +86,9 @@ class OperatorCall:
     sees_grad_mode: bool = False
 
     def run(self, values: Values, sizes: Sizes) -> Any:
-        """Call outside of autograd: the graph has its own gradients."""
+        """Call without recording gradients: the graph has its own backward."""
         arguments, keywords = _filled(self.arguments, values, sizes), _filled(self.keywords, values, sizes)
-        # What looks at grad mode finds the caller's, who saw to it that nothing here needs gradients.
+        # Operators that depend on grad mode see the caller's, which ensures that no gradient is needed here.
         with torch.set_grad_enabled(self.sees_grad_mode and torch.is_grad_enabled()):
             return self.function(*arguments, **keywords)
 
@@ -109,7 +109,7 @@ class TorchStep:
 
 @dataclass(frozen=True)
 class Reshape:
-    """A view as which an input is seen that may be laid out otherwise than the traced one was."""
+    """The traced view of an input, applied to an input whose strides may differ."""
 
     shape: tuple[int | Index, ...]
 
@@ -119,9 +119,9 @@ class Reshape:
 
 @dataclass(frozen=True)
 class Result:
-    """What a graph returns: a value or a number, or views that are taken of a value one after the other.
+    """A result of a graph: a value or a number, or a chain of views of a value.
 
-    A constant of the graph, which eager would make anew, `is_copied`: callers may write into it.
+    A constant that eager would create anew at each call `is_copied`: callers may write into it.
     """
 
     value: Any
@@ -139,8 +139,8 @@ class Result:
 
 @dataclass(frozen=True)
 class GraphSteps:
-    """All there is to running a graph: how many inputs it has, its constants by number, where sizes are read, what is
-    done, and what is returned.
+    """Everything needed to run a graph: the number of inputs, constants by number, where sizes are read, the steps,
+    and the results.
     """
 
     inputs: int
@@ -149,16 +149,16 @@ class GraphSteps:
     steps: tuple[NativeStep | TorchStep, ...]
     results: tuple[Result, ...]
     values: int
-    """How many numbers there are."""
+    """How many values there are."""
 
 
 class CompiledGraph:
-    """Takes one list of inputs, which it empties, and returns the list of the graph's results."""
+    """Takes one list of inputs, which it empties, and returns a list of results."""
 
     _boxed_call = True
 
     def __init__(self, graph: GraphSteps, stored: StoredGraph | None = None, target: Target | None = None):
-        """`stored` is what the graph was read from; the `target` may know a faster way to call it again and again."""
+        """`stored` is what the graph was restored from; the `target` may have a faster way to call it repeatedly."""
         self.graph, self.steps, self._stored = graph, graph.steps, stored
         self._rest = [graph.constants.get(number) for number in range(graph.inputs, graph.values)]
         numbers = [each.value.number for each in graph.results if _is_plain(each)]
@@ -167,7 +167,7 @@ class CompiledGraph:
 
     @property
     def stored(self) -> StoredGraph | None:
-        """All that is needed to make it again in another process; None where that is not possible."""
+        """Everything needed to restore it in another process; None where that is impossible."""
         return self._stored
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
@@ -180,7 +180,7 @@ class CompiledGraph:
         return self.end(values, sizes)
 
     def begin(self, inputs: list[Any]) -> tuple[Values, Sizes]:
-        """The values and sizes that are known before any step; the inputs are taken."""
+        """The values and sizes known before any step; empties the list of inputs."""
         assert len(inputs) == self.graph.inputs, f"the graph has {self.graph.inputs} inputs"
         values: Values = [*inputs, *self._rest]
         inputs.clear()
@@ -192,7 +192,7 @@ class CompiledGraph:
     def run_steps(
         self, steps: Sequence[NativeStep | TorchStep], values: Values, sizes: Sizes, *, keep: Collection[int] = ()
     ) -> None:
-        """Run steps, letting go of what nobody reads afterwards, but for what is to be kept."""
+        """Run steps, freeing dead values except those to be kept."""
         for step in steps:
             step.run(values, sizes)
             for number in step.dead:
@@ -200,7 +200,7 @@ class CompiledGraph:
                     values[number] = None
 
     def end(self, values: Values, sizes: Sizes) -> list[Any]:
-        """What the graph returns once its steps have run."""
+        """The results of the graph, once its steps have run."""
         if self._plain_results is not None:
             return [values[number] for number in self._plain_results]
         return [result.of(values, sizes) for result in self.graph.results]
@@ -211,7 +211,7 @@ def _is_plain(result: Result) -> bool:
 
 
 def _filled(argument: Any, values: Values, sizes: Mapping[str, int]) -> Any:
-    """An argument with values and numbers in place of what stands for them."""
+    """An argument with references replaced by values and numbers."""
     if isinstance(argument, Value):
         return values[argument.number]
     if isinstance(argument, Index):

@@ -1,4 +1,4 @@
-"""The native backend at work: a functional ATen graph → code that a target builds → a callable."""
+"""The native backend's driver: a functional ATen graph → code built by a target → a callable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from precast.options import Options
 def start_or_freeze(
     graph_module: fx.GraphModule, compiler: NativeCompiler, options: Options
 ) -> Callable[[], NativeGraph | FrozenGraph]:
-    """Compile now, or, where parameters are taken for constants, when the first call tells them."""
+    """Compile now, or at the first call where parameters are treated as constants."""
     if not options.freeze:
         return start_graph(graph_module, compiler, options)
     if not compiler.is_for_inference:
@@ -38,7 +38,7 @@ def start_or_freeze(
 
 
 def freeze(graph_module: fx.GraphModule, state: State, compiler: NativeCompiler, options: Options) -> FrozenCall:
-    """Compile a graph with its state as constants, and note what these are computed by."""
+    """Compile a graph with its state as constants, and record how these are computed from the state."""
     with ConstantsRecorder([*state.values()]) as recorder:
         frozen = freeze_graph(graph_module, state)
     graph = start_graph(frozen, compiler, options)()
@@ -49,17 +49,17 @@ def freeze(graph_module: fx.GraphModule, state: State, compiler: NativeCompiler,
 
 
 def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options: Options) -> Callable[[], NativeGraph]:
-    """Lower and generate what of the graph can be native, and begin to build it; its attributes are constants."""
+    """Lower the graph's native segments, generate code and begin to build it; the graph's attributes are constants."""
     target = compiler.target_of(graph_module)
     split = prepare_graph(graph_module, target, options)
-    # The target works on what a program calls while its loops are fused.
+    # The target prebuilds routines while the loops of the program are fused.
     entries = lower_segments(
         split,
         target,
         on_lowered=lambda program: target.get_ready(program.routines, options),
         verify=options.verify,
     )
-    # When the build ends, another graph may have its turn.
+    # By the time the build ends, the current graph may be another one.
     name = get_aot_graph_name()
 
     def timed(compiled: NativeGraph) -> NativeGraph:
@@ -88,14 +88,14 @@ def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options:
 def restore_graph(
     stored: StoredGraph, graph_module: fx.GraphModule, compiler: NativeCompiler, options: Options
 ) -> NativeGraph:
-    """What was compiled of an equal graph, over the code that was built then."""
+    """A compiled graph restored from stored code, for an equal graph."""
     target = compiler.target_of(graph_module)
     split = prepare_graph(graph_module, target, options)
     return NativeGraph(split, open_entries(stored, target, options)(weights_of(split)), stored, target)
 
 
 class NativeGraph(CompiledGraph):
-    """A compiled graph that knows what it was made of; one that was restored has no programs to show."""
+    """A compiled graph with the programs that it was lowered to; a restored one has none."""
 
     def __init__(
         self,
@@ -117,6 +117,6 @@ class NativeGraph(CompiledGraph):
 
 
 def weights_of(split: SplitGraph) -> dict[str, torch.Tensor]:
-    """The constants that native segments read, by the names that their programs have for them."""
+    """The constants that native segments read, by their names in the programs."""
     read = {node for segment in split.segments if segment.is_native for node in segment.inputs}
     return {node.name: value for node, value in constants_of(split.module).items() if node in read}

@@ -1,4 +1,4 @@
-"""What an entry takes and returns, as data: the text behind `precast_entry_json` and part of a file's manifest."""
+"""Describes an entry's inputs and outputs as data: for `precast_entry_json` and a file's manifest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from precast.native.loops.program import FallbackStep, LoopProgram, Plan, SizeSo
 
 @dataclass(frozen=True)
 class Storage:
-    """Where a tensor of the state is among stored weights: in which one, from which element, with which strides."""
+    """Where a tensor of the state is in the stored weights: in which storage, at which offset, with which strides."""
 
     name: str
     offset: int
@@ -23,7 +23,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Condition:
-    """What must hold of an entry's sizes: ``left relation right``; `text` says it to people."""
+    """A condition on an entry's sizes: ``left relation right``; `text` is for error messages."""
 
     left: Index
     relation: str
@@ -33,13 +33,13 @@ class Condition:
 
 @dataclass(frozen=True)
 class Entry:
-    """A program to call by its name.
+    """A program that is called by its name.
 
-    `weights` says which inputs come with the model: input name → name in the model's state. `updates` says which
-    outputs become the state's new values: output name → name in the state. `ranges` are the sizes that a dynamic size
-    may have, by its symbol; an upper end of None is none. `conditions` are checked at each call.
-    `pairs` are inputs and outputs that callers know as complex tensors.
-    `input_names`, `output_names` and `size_names` are what people call inputs, outputs and symbols, where they do.
+    `weights` says which inputs are weights: input name → name in the model's state. `updates` says which
+    outputs become the state's new values: output name → name in the state. `ranges` are the bounds of each dynamic
+    size, by its symbol; an upper bound of None is none. `conditions` are checked at each call.
+    `pairs` are inputs and outputs that are complex tensors to callers.
+    `input_names`, `output_names` and `size_names` are the user's names of inputs, outputs and symbols, if any.
     """
 
     program: LoopProgram
@@ -58,12 +58,12 @@ class Entry:
         return self.program.name
 
     def outside(self, buffer: Buffer) -> Buffer:
-        """An input or output as callers know it: pairs of real numbers as a complex tensor."""
+        """An input or output as callers see it: pairs of real numbers as a complex tensor."""
         return as_complex(buffer) if buffer.name in self.pairs else buffer
 
     @property
     def updated_state(self) -> set[str]:
-        """The names of what calls change: by an output, or where it is."""
+        """The names of state that calls change: through an output, or in place."""
         written = {self.weights[each.name] for each in self.program.written_inputs if each.name in self.weights}
         return {*self.updates.values(), *written}
 
@@ -73,18 +73,21 @@ class Entry:
 
 
 def state_buffers(entries: Sequence[Entry]) -> dict[str, Buffer]:
-    """The model's state: name → a buffer of that layout, over all entries, in order."""
+    """The model's state: name → a buffer of its layout, over all entries, in order."""
     found: dict[str, Buffer] = {}
     for entry in entries:
-        for buffer in entry.program.inputs:
-            if buffer.name in entry.weights:
-                name, seen = entry.weights[buffer.name], entry.outside(buffer)
-                assert found.setdefault(name, seen).lies_like(seen), f"entries disagree on what {name} is"
+        # State that is written and never read is included.
+        names = {buffer: entry.weights.get(buffer.name) for buffer in entry.program.inputs}
+        names |= {buffer: entry.updates.get(buffer.name) for buffer in entry.program.outputs}
+        for buffer, name in names.items():
+            if name is not None:
+                seen = entry.outside(buffer)
+                assert found.setdefault(name, seen).is_laid_out_like(seen), f"entries disagree on what {name} is"
     return found
 
 
 def describe_entry(entry: Entry) -> Json:
-    """Inputs, weights, outputs, updates of the state, and where dynamic sizes are read."""
+    """Describe inputs, weights, outputs, updates of the state, and where dynamic sizes are read."""
     program = entry.program
     arguments = [buffer for buffer in program.inputs if buffer.name not in entry.weights]
     weights = [buffer for buffer in program.inputs if buffer.name in entry.weights]
@@ -112,7 +115,7 @@ def describe_entry(entry: Entry) -> Json:
 
 
 def input_name(entry: Entry, buffer: Buffer) -> str:
-    """What callers know an input by: its name in the state, the user's name for it, or the buffer's own."""
+    """The name of an input for callers: its name in the state, the user's name for it, or the buffer's own."""
     return entry.weights.get(buffer.name) or entry.input_names.get(buffer.name, buffer.name)
 
 
@@ -141,7 +144,7 @@ def _describe(entry: Entry, buffer: Buffer, name: str) -> Json:
 
 
 def _size(entry: Entry, size: Index) -> int | str:
-    """A number, or an expression of the entry's sizes for people; `precast_infer` computes it."""
+    """A number, or an expression of the entry's sizes, for display; `precast_infer` evaluates it."""
     if size.constant is not None:
         return size.constant
     return re.sub(r"[^\W\d]\w*", lambda name: entry.size_names.get(name[0], name[0]), str(size))

@@ -1,4 +1,4 @@
-"""Runs fallback steps: the operator that has no native code, called as the graph did."""
+"""Runs eager fallbacks: calls the operator with the graph's arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from precast.ops.own_operators import operator_named
 
 
 def run_step(step: FallbackStep, inputs: Sequence[torch.Tensor], sizes: dict[str, int]) -> tuple[torch.Tensor, ...]:
-    """Call the operator as the graph did."""
+    """Call the operator with the graph's arguments."""
 
     def decode(argument: Argument) -> object:
         if isinstance(argument, Slot):

@@ -1,10 +1,10 @@
-"""Compiled graphs whose parameters are constants, known when the first call comes.
+"""Compiled graphs whose parameters are constants, taken from the first call.
 
-Before: a graph over ``weight``, ``bias`` and ``x``, of which the first call brings the first two
+Before: a graph over ``weight``, ``bias`` and ``x``; the first call passes the first two
 After:  a compiled graph over ``x``, opened over constants that were computed from ``weight`` and ``bias``
 
-What was computed is recorded, so that another process, which has parameters of its own, computes the same from them and
-compiles nothing.
+That computation is recorded, so that another process, with parameters of its own, can repeat it without compiling
+anything.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from precast.native.call import CompiledGraph, GraphSteps, OperatorCall, Result, TorchStep, Value
-from precast.native.stored_graphs import StoredGraph, open_entries, read_steps, told_steps
+from precast.native.stored_graphs import StoredGraph, open_entries, read_steps, serialized_steps
 from precast.native.targets import Target
 from precast.options import Options
 from precast.trace.session import ProcessLock
 
 State = Mapping[str, torch.Tensor]
-"""Parameters and buffers by the names of the inputs that they are."""
+"""Parameters and buffers, by the names of the graph's inputs."""
 
 
 @dataclass(frozen=True)
 class FrozenCall:
-    """A compiled graph over the inputs that are no state, and what its constants were computed by, if that is known.
+    """A compiled graph over the inputs that are not state, and how its constants are computed, if that is known.
 
     The results of ``constants`` are the weights of the code, in the order of their names, then the constants of the
     graph, in the order of their numbers.
@@ -43,9 +43,9 @@ class FrozenCall:
 
 
 class FrozenGraph:
-    """Takes the inputs of a graph; those that ``state`` names are constants, of which the first call's are taken.
+    """Takes all inputs of a graph; the first call's values of those that ``state`` names become constants.
 
-    ``make`` makes the rest of them when these are known.
+    ``make`` compiles the rest once these are known.
     """
 
     _boxed_call = True
@@ -68,7 +68,7 @@ class FrozenGraph:
     def _first(self, inputs: Sequence[Any]) -> FrozenCall:
         with self._lock:
             if self._made is None:
-                assert self._make is not None, "what makes it is kept until it has"
+                assert self._make is not None, "make is kept until it has run"
                 self._made = self._make({name: inputs[place] for place, name in self._state.items()})
                 self._make = None
             made, waiting, self._waiting = self._made, self._waiting, []
@@ -77,16 +77,16 @@ class FrozenGraph:
         return made
 
     def when_made(self, then: Callable[[], None]) -> None:
-        """Call ``then`` when the first call has made the rest."""
+        """Call ``then`` when the first call has compiled the graph."""
         self._waiting.append(then)
 
     @property
     def stored(self) -> StoredGraph | None:
-        """All that is needed to make it again; None before the first call, and where data cannot tell it."""
+        """Everything needed to restore it; None before the first call, and where it cannot be serialized."""
         made = self._made
         if made is None or made.constants is None or (code := made.graph.stored) is None:
             return None
-        steps, constants = told_steps(replace(made.graph.graph, constants={})), told_steps(made.constants)
+        steps, constants = serialized_steps(replace(made.graph.graph, constants={})), serialized_steps(made.constants)
         if steps is None or constants is None:
             return None
         numbers = sorted(made.graph.graph.constants)
@@ -95,12 +95,12 @@ class FrozenGraph:
 
 
 def restored_graph(stored: StoredGraph, target: Target, options: Options) -> FrozenGraph:
-    """The graph again, over the code that was built then; a ``BuildError`` if that is there no more."""
+    """The graph over the code that was stored; a ``BuildError`` if that has been evicted."""
     assert stored.frozen is not None, "the graph is one with constants"
-    assert stored.steps is not None, "data tell all of it"
+    assert stored.steps is not None, "it was stored with its steps"
     steps, frozen = stored.steps, stored.frozen
     constants = read_steps(frozen["constants"], ())
-    # Found before anything depends on it; its constants are there at the first call.
+    # Found before anything depends on it; the constants come with the first call.
     open_code = open_entries(stored, target, options)
 
     def make(state: State) -> FrozenCall:
@@ -114,7 +114,7 @@ def restored_graph(stored: StoredGraph, target: Target, options: Options) -> Fro
 
 
 class ConstantsRecorder(TorchDispatchMode):
-    """While active, notes what is computed from ``state``; ``steps`` computes some of it again."""
+    """While active, records what is computed from ``state``; ``steps`` returns steps that compute some of it again."""
 
     def __init__(self, state: Sequence[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -131,7 +131,7 @@ class ConstantsRecorder(TorchDispatchMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if types:
-            # Sizes of traced tensors are asked for, too.
+            # Sizes of traced tensors go through here, too.
             return result
         arguments, keywords = pytree.tree_map_only(torch.Tensor, self._operand, (args, kwargs))
         written = any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments)
@@ -139,7 +139,7 @@ class ConstantsRecorder(TorchDispatchMode):
         if isinstance(result, torch.Tensor):
             number = self._number(result)
             self._calls.append(OperatorCall(func, arguments, keywords, number))
-            # What is written through a view of something else, or into the state, is not followed.
+            # A write through a view of something else, or into the state, is not tracked.
             self._is_complete &= not (written and (number in self._views or number < self._inputs))
             numbers = [number]
         elif isinstance(result, tuple | list) and not written:
@@ -172,7 +172,7 @@ class ConstantsRecorder(TorchDispatchMode):
         return Value(self._numbers[tensor])
 
     def steps(self, wanted: Sequence[torch.Tensor]) -> GraphSteps | None:
-        """What computes these tensors from the state; None where that is not known."""
+        """Steps that compute these tensors from the state; None where that is not known."""
         if not self._is_complete:
             return None
         results = [self._operand(tensor) for tensor in wanted]

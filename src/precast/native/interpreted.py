@@ -1,4 +1,4 @@
-"""The backend that builds nothing."""
+"""The interpreting backend, which builds nothing."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +7,7 @@ from torch import fx
 
 
 def interpret(graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
-    """Run the graph's ATen ops one by one, giving up each value after its last use; nothing is built."""
+    """Run the graph's ATen ops one by one, freeing each value after its last use; nothing is built."""
     interpreter = fx.Interpreter(graph_module)
 
     def run(inputs: list[object]) -> object:

@@ -1,25 +1,25 @@
-"""The split that native code likes: images that the backward is given, and those inside it, are laid out channels last.
+"""The native backend's partition: saved images, and images inside the backward, are laid out channels last.
 
 Before: ``conv`` is saved as ``f32[8, 64, 56, 56]`` with strides (200704, 3136, 56, 1), as eager lays it out
 After:  the same with strides (200704, 1, 3584, 64), for the forward's result and the backward's input
 
-Nobody but the two graphs sees what is saved, and convolutions on either side want it so.
+The two graphs alone see what is saved, and convolutions on either side prefer this layout.
 
-Keep a batch norm's mean and spread for the backward, so that only its formula is computed again.
+A batch norm's mean and inverse deviation are saved for the backward, so that only its formula is recomputed.
 
 Before::
 
     norm = _native_batch_norm_legit_functional(x, weight, bias, …)
-    y    = norm[0]                                   the backward sums over x again to have it
+        y    = norm[0]                                   to recompute it, the backward reduces x again
 
-After, with the mean and the spread saved::
+After, with both statistics saved::
 
     norm = _native_batch_norm_legit_functional(x, weight, bias, …)
     y    = (x - norm[1]) * norm[2] * weight + bias
 
-Show every size of an input as a number, so that a backward whose own inputs hide it can be handed it.
+Every size of a primal is made a node, so that a backward whose own inputs do not show it can save it.
 
-Before: ``primals_1: f32[s0, s1]``, and the backward is given ``f32[Min(s0, s1)]`` alone
+Before: ``primals_1: f32[s0, s1]``, and the backward receives only ``f32[Min(s0, s1)]``
 After:  ``sym_size = sym_size(primals_1, 0)`` and another one for ``s1``, saved where they are needed
 """
 
@@ -48,29 +48,29 @@ from precast.graph.nodes import (
     tensor_of,
     value_of,
 )
+from precast.native.graph_passes.normalizers import show_normalizers
 from precast.native.targets import target_for
 from precast.ops.facts import Fact, facts_of
 
 _aten = torch.ops.aten
 _NORM = _aten._native_batch_norm_legit_functional.default
-# In narrower types the operator keeps more precision between its steps than several operators would.
 _DTYPES = (torch.float32, torch.float64)
 
 
 def keep_statistics(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy of a joint graph in which all norms that train are decomposed; the graph itself if there are none."""
+    """A copy of a joint graph in which all training norms are decomposed; the graph itself if there are none."""
     if not any(map(_is_trained, module.graph.nodes)):
         return module
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     for node in list(graph.nodes):
         if _is_trained(node):
-            _take_apart(graph, node)
+            _decompose(graph, node)
     return fx.GraphModule(module, graph)
 
 
 def show_sizes(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy of a joint graph in which each size of a primal is a node; the graph itself if it is so already."""
+    """A copy of a joint graph in which each size of a primal is a node; the graph itself if all are already."""
     shown = {str(node.meta["val"]) for node in module.graph.nodes if isinstance(node.meta.get("val"), torch.SymInt)}
     hidden: dict[str, tuple[str, int]] = {}
     for node in placeholders_of(module.graph):
@@ -94,27 +94,39 @@ def show_sizes(module: fx.GraphModule) -> fx.GraphModule:
 def _is_trained(node: fx.Node) -> bool:
     if node.target is not _NORM or node.args[5] is not True or "recompute" in node.meta:
         return False
-    return _result(node, 0) is not None and tensor_of(node.all_input_nodes[0]).dtype in _DTYPES
+    # Statistics in a narrower type than the norm computed with have lost precision.
+    return _result(node, 0) is not None and _statistics_dtype(node) in _DTYPES
+
+
+def _statistics_dtype(norm: fx.Node) -> torch.dtype:
+    values = value_of(norm)
+    assert isinstance(values, tuple | list)
+    mean = values[1]
+    assert isinstance(mean, torch.Tensor)
+    return mean.dtype
 
 
 def _result(norm: fx.Node, place: int) -> fx.Node | None:
     return next((user for user in norm.users if user.target is getitem and user.args[1] == place), None)
 
 
-def _take_apart(graph: fx.Graph, norm: fx.Node) -> None:
+def _decompose(graph: fx.Graph, norm: fx.Node) -> None:
     source, weight, bias = norm.args[:3]
     output = _result(norm, 0)
     assert isinstance(source, fx.Node)
     assert output is not None
-    # Whoever recomputes the norm reads all of its input for two numbers a channel.
+    # Recomputing the norm would read its whole input for two numbers per channel.
     set_checkpoint_tag(norm, 0, CheckpointPolicy.MUST_SAVE)
 
-    def call(target: OpOverload, *arguments: Argument) -> fx.Node:
-        made = graph.call_function(target, arguments)
+    def call(target: OpOverload, *arguments: Argument, **choices: Argument) -> fx.Node:
+        made = graph.call_function(target, arguments, choices)
         values = (value_of(each) if isinstance(each, fx.Node) else each for each in arguments)
-        set_value(made, target(*values))
+        set_value(made, target(*values, **choices))
         copy_provenance(norm, made)
         return made
+
+    def as_type(value: fx.Node, dtype: torch.dtype) -> fx.Node:
+        return value if tensor_of(value).dtype is dtype else call(_aten._to_copy.default, value, dtype=dtype)
 
     def along_channels(value: Argument) -> fx.Node:
         return call(_aten.view.default, value, [1, -1, *[1] * (tensor_of(source).ndim - 2)])
@@ -122,16 +134,19 @@ def _take_apart(graph: fx.Graph, norm: fx.Node) -> None:
     mean, spread = (_result_at_once(graph, norm, place) for place in (1, 2))
     with graph.inserting_before(output):
         scale = spread if weight is None else call(_aten.mul.Tensor, spread, weight)
-        value = call(_aten.mul.Tensor, call(_aten.sub.Tensor, source, along_channels(mean)), along_channels(scale))
+        # Between its steps the operator keeps the precision of the statistics.
+        centred = call(_aten.sub.Tensor, as_type(source, _statistics_dtype(norm)), along_channels(mean))
+        value = call(_aten.mul.Tensor, centred, along_channels(scale))
         value = value if bias is None else call(_aten.add.Tensor, value, along_channels(bias))
-    # The steps would be laid out as their operands are, the norm need not.
+        value = as_type(value, tensor_of(source).dtype)
+    # The decomposed steps would take the layout of their operands, which may differ from the norm's.
     set_value(value, value_of(output))
     output.replace_all_uses_with(value)
     graph.erase_node(output)
 
 
 def _result_at_once(graph: fx.Graph, norm: fx.Node, place: int) -> fx.Node:
-    """One of the norm's results, directly behind it; those that were taken later give way to it."""
+    """One of the norm's results, taken directly after it; later getitem nodes of the same result are replaced."""
     with graph.inserting_after(norm):
         made = graph.call_function(getitem, (norm, place))
     values = value_of(norm)
@@ -146,23 +161,24 @@ def _result_at_once(graph: fx.Graph, norm: fx.Node, place: int) -> fx.Node:
 
 _RANKS = (4, 5)
 _CONVOLUTIONS = {_aten.convolution.default: (0,), _aten.convolution_backward.default: (0, 1)}
-"""Operators that like images channels last → which of their arguments are images."""
+"""Operators that prefer images channels last → which of their arguments are images."""
 _BY_MEMORY = (
     _aten.as_strided.default, _aten.as_strided_scatter.default, _aten.view.default, _aten._unsafe_view.default,
     _aten.view.dtype, _aten.view_as_complex.default,
 )  # fmt: skip
-"""Operators that depend on how their argument is laid out in memory, if torch should run them."""
+"""Operators whose result depends on the strides of their argument, if torch runs them."""
 
 
 @stage
 def native_partition(
     joint_module: fx.GraphModule, joint_inputs: Sequence[object], *, num_fwd_outputs: int, **others: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Split so that few bytes are saved, then lay out what is saved."""
-    # The backend names this function; a start without a trace never calls it.
+    """Partition so that few bytes are saved, then choose the layout of what is saved."""
+    # Imported here: the backend refers to this function, and a start from the cache never calls it.
     from precast.partition import min_cut_rematerialization_partition
 
-    joint_module = apply_pass(show_sizes, apply_pass(keep_statistics, joint_module))
+    for prepare in (keep_statistics, show_normalizers, show_sizes):
+        joint_module = apply_pass(prepare, joint_module)
     forward, backward = min_cut_rematerialization_partition(
         joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **others
     )
@@ -173,9 +189,9 @@ def native_partition(
 
 
 def lay_out_saved_images(forward: fx.GraphModule, backward: fx.GraphModule, *, num_fwd_outputs: int) -> None:
-    """Change, in place, what tracing says of saved values that are between convolutions."""
+    """Change, in place, the traced layouts of saved values that are between convolutions."""
     results = results_of(forward.graph)
-    kept = _seen_through_views(results[:num_fwd_outputs])
+    kept = _with_bases(results[:num_fwd_outputs])
     saved = {node.name: node for node in results[num_fwd_outputs:] if isinstance(node, fx.Node) and node not in kept}
     images = _images(forward.graph) | _images(backward.graph)
     for placeholder in placeholders_of(backward.graph):
@@ -186,15 +202,15 @@ def lay_out_saved_images(forward: fx.GraphModule, backward: fx.GraphModule, *, n
 
 
 def lay_out_inner_images(backward: fx.GraphModule) -> None:
-    """The same for what nobody outside sees: where the graph is cut into segments, it passes from one to the next."""
-    images, results = _images(backward.graph), _seen_through_views(results_of(backward.graph))
+    """The same for values inside the backward: they are passed between segments where the graph is split."""
+    images, results = _images(backward.graph), _with_bases(results_of(backward.graph))
     for node in backward.graph.nodes:
         if node.name in images and node not in results and _may_be_laid_out(node, node):
             _lay_out(node)
 
 
-def _seen_through_views(results: Sequence[object]) -> set[fx.Node]:
-    """Results, and what they are views of: how that is laid out, the caller sees."""
+def _with_bases(results: Sequence[object]) -> set[fx.Node]:
+    """Results and their bases, if they are views: their layout is visible to the caller."""
     seen: set[fx.Node] = set()
     for node in results:
         while isinstance(node, fx.Node) and node not in seen:
@@ -204,11 +220,11 @@ def _seen_through_views(results: Sequence[object]) -> set[fx.Node]:
 
 
 def _lay_out(node: fx.Node) -> None:
-    """Say that ``node`` is laid out channels last; where it is one of several results, its operator says so too."""
+    """Mark ``node`` as channels last; if it is one of several results, in the value of its operator too."""
     value = value_of(node)
     assert isinstance(value, FakeTensor)
     with value.fake_mode:
-        arranged = torch.empty_strided(value.shape, _channels_last_strides(value), dtype=value.dtype)
+        arranged = value.new_empty_strided(value.shape, _channels_last_strides(value))
     set_value(node, arranged)
     if node.target is getitem:
         (operator,) = node.all_input_nodes
@@ -233,19 +249,19 @@ def _channels_last_strides(value: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _images(graph: fx.Graph) -> set[str]:
-    """Names of what convolutions read and write, and of all that is computed along with it."""
+    """Names of what convolutions read and write, and of everything that shares their channels."""
     waiting = [node for each in graph.nodes for node in _at_convolution(each)]
     found: set[fx.Node] = set()
     while waiting:
         node = waiting.pop()
         if node not in found and _is_image(node):
             found.add(node)
-            waiting += [each for each in _beside(node) if _go_along(node, each)]
+            waiting += [each for each in _neighbours(node) if _share_layout(node, each)]
     return {node.name for node in found}
 
 
-def _beside(node: fx.Node) -> Iterator[fx.Node]:
-    """What a node reads and who reads it; of an operator with several results, all that it reads and returns."""
+def _neighbours(node: fx.Node) -> Iterator[fx.Node]:
+    """A node's arguments and users; for an operator with several results, all of its arguments and results."""
     for each in (*node.all_input_nodes, *node.users):
         if each.target not in _CONVOLUTIONS and has_value(each) and isinstance(value_of(each), tuple | list):
             yield from (*each.all_input_nodes, *each.users)
@@ -266,8 +282,8 @@ def _is_image(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.ndim in _RANKS
 
 
-def _go_along(node: fx.Node, other: fx.Node) -> bool:
-    """Whether both have the same channels, and neither is an operator that takes dimensions apart."""
+def _share_layout(node: fx.Node, other: fx.Node) -> bool:
+    """Whether both have the same channels, and neither is a view operator."""
     operators = (each for each in (node, other) if each.op == "call_function" and each.target is not getitem)
     if not _is_image(other) or any(Fact.VIEW in facts_of(each) for each in operators):
         return False

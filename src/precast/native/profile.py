@@ -1,4 +1,4 @@
-"""The times that compiled graphs took: native steps have timers of their own, those that torch runs are timed here."""
+"""Times of compiled graphs: native steps have timers of their own, torch steps are timed here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class StepClock:
-    """Collects the times of a step that Python runs."""
+    """Accumulates the times of a step that Python runs."""
 
     def __init__(self) -> None:
         self.time = StepTime(0, 0, 0, 0, 0)
@@ -45,13 +45,13 @@ class TimedTorchStep(TorchStep):
 
 
 def with_torch_timed(steps: Iterable[NativeStep | TorchStep]) -> tuple[NativeStep | TorchStep, ...]:
-    """The steps of a graph with clocks for those that torch runs; native code has its own."""
+    """The steps of a graph with clocks around those that torch runs; native code has its own."""
     return tuple(TimedTorchStep(step.calls, step.dead) if isinstance(step, TorchStep) else step for step in steps)
 
 
 @dataclass(frozen=True)
 class TimedSegment:
-    """A part of a graph and the times of its steps so far: a program's, or one of all nodes that torch runs."""
+    """A segment and the times of its steps so far: those of a program, or one for all nodes that torch runs."""
 
     work: LoopProgram | tuple[fx.Node, ...]
     times: tuple[StepTime, ...]
@@ -59,13 +59,13 @@ class TimedSegment:
 
 @dataclass(frozen=True)
 class ProfiledGraph:
-    """A compiled graph by its name."""
+    """A compiled graph and its name."""
 
     name: str
     graph: NativeGraph
 
     def segments(self) -> Iterator[TimedSegment]:
-        """The parts in the order in which they run."""
+        """The segments in execution order."""
         programs = self.graph.programs
         assert programs is not None, "a graph with timers is never restored"
         remaining = iter(programs)
@@ -79,13 +79,13 @@ class ProfiledGraph:
 
 
 class ProfiledGraphs:
-    """Grows with every graph that one compiler compiles. A copy starts empty: what is copied compiles for itself."""
+    """All graphs that one compiler has compiled. A copy starts empty: the copied compiler records its own."""
 
     def __init__(self) -> None:
         self._graphs: list[ProfiledGraph] = []
 
     def add(self, name: str, graph: NativeGraph) -> None:
-        """From now on, the graph's times are known."""
+        """Start to report this graph's times."""
         graph.steps = with_torch_timed(graph.steps)
         self._graphs.append(ProfiledGraph(name, graph))
 

@@ -1,12 +1,12 @@
-"""The one way from a functional graph to native programs: for compiled functions, explanations and packages alike.
+"""The one path from a functional graph to native programs, for compiled functions, explanations and packages alike.
 
 Before: a graph of ATen operators, traced with the native backend's decompositions
-After:  entries to generate code for, each a fused and planned loop program; what only torch can run stays between them
+After:  entries to generate code for, each a fused and planned loop program, with torch segments between them
 
-A native segment on its own: first as a graph, then as a loop program.
+Each native segment becomes a graph of its own, which is lowered.
 
 Before: nodes of a larger graph, which read each other, other segments' results, and sizes.
-After:  a graph whose placeholders are those results, and sizes that no placeholder shows.
+After:  a graph whose placeholders are those results, and sizes that cannot be read from a placeholder.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from precast.options import Options, RandomSource, Verification, as_options
 
 @dataclass(frozen=True)
 class SegmentInputs:
-    """What a segment is called with: values of nodes, then sizes by name."""
+    """A segment's arguments: values of nodes, then sizes by name."""
 
     nodes: tuple[fx.Node, ...]
     sizes: tuple[str, ...]
 
 
 def segment_inputs(segment: Segment) -> SegmentInputs:
-    """The segment's inputs, and the sizes that none of them has as a plain dimension or value."""
+    """The segment's inputs, and the sizes that are neither a dimension nor the value of one of them."""
     readers = size_readers(segment.inputs).values()
     shown = {each.symbol for each in readers if (each.factor, each.offset) == (1, 0)}
     arguments = [each for node in segment.nodes for each in node.all_input_nodes if subgraph_of(each) is None]
@@ -82,7 +82,7 @@ def segment_graph(segment: Segment, inputs: SegmentInputs) -> fx.GraphModule:
                 copies[argument] = graph.create_node("get_attr", argument.name)
                 subgraphs[argument.name] = subgraph
             elif is_size(argument):
-                # Lowering takes a size from its traced value, whatever computes it.
+                # Lowering reads a size from its traced value, whatever computes it.
                 copies[argument] = graph.create_node("call_function", operator.index, (), name=argument.name)
                 set_value(copies[argument], value_of(argument))
         copies[node] = graph.node_copy(node, copies.__getitem__)
@@ -90,12 +90,12 @@ def segment_graph(segment: Segment, inputs: SegmentInputs) -> fx.GraphModule:
     for value, target in segment.updates:
         mark_updating_result(copies[target], segment.outputs.index(value))
     graph.output(tuple(copies[node] for node in segment.outputs))
-    # Nobody calls it: its code need not be written.
+    # The graph is only lowered, never called: its Python code is not generated.
     return _LazyGraphModule(subgraphs, graph)
 
 
 def _size_named(name: str, segment: Segment) -> torch.SymInt:
-    """A symbolic number that is exactly this size."""
+    """A ``SymInt`` that is exactly this symbol."""
     arguments = [each for node in segment.nodes for each in node.all_input_nodes if subgraph_of(each) is None]
     every = [*segment.inputs, *segment.nodes, *arguments]
     for number in (number for node in every for number in _symbolic_numbers(value_of(node))):
@@ -106,7 +106,7 @@ def _size_named(name: str, segment: Segment) -> torch.SymInt:
                 hint = None if example is None else int(example)
                 made: torch.SymInt = shape_env.create_symintnode(symbol, hint=hint)
                 return made
-    raise AssertionError(f"nothing speaks of the size {name}")
+    raise AssertionError(f"no value has the size {name}")
 
 
 def _symbolic_numbers(value: object) -> list[torch.SymInt]:
@@ -117,13 +117,13 @@ def _symbolic_numbers(value: object) -> list[torch.SymInt]:
 
 
 def prepare_graph(graph_module: fx.GraphModule, target: Target, options: Options) -> SplitGraph:
-    """The graph as it is made native, cut into what is the target's and what is torch's."""
+    """The rewritten graph, split into native and torch segments."""
     return split_graph(rewrite_graph(graph_module, target, random=options.random), target.device)
 
 
 @stage
 def rewrite_graph(graph_module: fx.GraphModule, target: Target, *, random: RandomSource) -> fx.GraphModule:
-    """All passes over a graph before it is lowered; random operators are drawn as ``random`` says."""
+    """Run all passes over a graph before it is lowered; `random` chooses the source of random numbers."""
     graph_module = apply_pass(complex_as_pairs, graph_module)
     graph_module = apply_pass(keep_numbers_in_tensors, graph_module)
     if random == "philox":
@@ -141,7 +141,7 @@ def lower_segments(
 ) -> Sequence[Entry]:
     """The native segments as fused and planned programs, in order, named ``prefix_0``, ``prefix_1``, …
 
-    `on_lowered` is told of each program before its loops are fused; `verify` is that of `lower_segment`.
+    `on_lowered` is called with each program before its loops are fused; `verify` is passed to `lower_segment`.
     """
     natives = [segment for segment in split.segments if segment.is_native]
     return [
@@ -161,8 +161,8 @@ def lower_segment(
 ) -> Entry:
     """One native segment as an entry; the attributes of the graph that it reads are its weights.
 
-    `verify` says which loop programs are checked; as the environment does, unless given. With `fails_first`, inputs are
-    overwritten only once nothing can fail any more.
+    `verify` says whether loop programs are verified; by default, the environment decides. With `fails_first`, inputs
+    are overwritten only after the last step that may fail.
     """
     verify = verify or as_options(None).verify
     lowered = lower_graph(segment_graph(segment, segment_inputs(segment)), name=name, target=target)
@@ -181,7 +181,7 @@ def lower_segment(
 def fuse_and_plan(
     program: LoopProgram, target: Target, bounds: Bounds = NO_BOUNDS, *, verify: bool
 ) -> tuple[LoopProgram, Plan]:
-    """The program and its parts fused, each with a plan of its memory; steps get scratch memory for their parts."""
+    """Fuse the program and its parts, and plan the memory of each; steps get scratch memory for their parts."""
     program = run_loop_passes(program, target.passes, reusing=target.reusing_passes, verify=verify)
 
     def planned(part: Part) -> Part:
@@ -198,7 +198,7 @@ def fuse_and_plan(
 
 
 def _with_scratch(step: Run | Repeat, bounds: Bounds) -> Run | Repeat:
-    """The step with room for the temporaries of whichever part runs."""
+    """The step with scratch memory for the temporaries of whichever part runs."""
     size = constant(0)
     for part in step.parts:
         assert part.plan is not None, f"the memory of {part.program.name} was not planned"

@@ -1,4 +1,4 @@
-"""Random operators draw from streams of the program's own instead of torch's generator.
+"""Random operators draw from streams of the program instead of torch's generator.
 
 Before::
 
@@ -11,9 +11,9 @@ After::
     stream   = precast.random_stream(seed, 0);  rand = run_with_rng_state(stream, aten.rand.default, [4])
     stream_1 = precast.random_stream(seed, 1);  kept = run_with_rng_state(stream_1, aten.native_dropout.default, …)
 
-One seed is drawn from torch's generator for each call; each operator has its own number. What the backward draws again
-is given the operator's stream, where torch would be given the state of its generator. Operators that native code
-cannot draw stay as they are.
+One seed is drawn from torch's generator for each call; each operator has its own stream number. A draw that the
+backward repeats is given the operator's stream, where torch would be given the state of its generator. Operators that
+native code cannot draw are unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch.fx.node import Argument
 
 from precast.graph.nodes import copy_provenance, has_value, placeholders_of, set_value, value_of
 from precast.native.rules.registry import drawing_rule_for
-from precast.native.split import may_be_held
+from precast.native.split import is_representable
 from precast.ops.facts import is_random
 from precast.ops.own_operators import random_seed, random_stream
 
@@ -38,7 +38,7 @@ SEED_NAME = "random_seed"
 
 
 def draw_from_streams(module: fx.GraphModule, device: str) -> fx.GraphModule:
-    """Give every random operator that can be drawn natively on a device a stream; the same module if there is none."""
+    """Give a stream to every random operator that can be drawn natively; the same module if there is none."""
     drawn = {node for node in module.graph.nodes if _is_drawn(node, device)}
     if not drawn:
         return module
@@ -49,7 +49,7 @@ def draw_from_streams(module: fx.GraphModule, device: str) -> fx.GraphModule:
 
 
 def _is_drawn(node: fx.Node, device: str) -> bool:
-    """Whether the node draws, or draws again, what native code can draw."""
+    """Whether the node draws, or repeats a draw, that native code can do."""
     if node.op != "call_function":
         return False
     if node.target is run_with_rng_state:
@@ -66,11 +66,11 @@ def _is_drawn(node: fx.Node, device: str) -> bool:
 
 
 def _may_be_drawn(drawn: object, value: object, arguments: object, device: str) -> bool:
-    return drawing_rule_for(drawn) is not None and may_be_held(value, arguments, device)
+    return drawing_rule_for(drawn) is not None and is_representable(value, arguments, device)
 
 
 class _Writer:
-    """Copies a graph node by node; those in `drawn` draw from streams."""
+    """Copies a graph node by node, giving streams to the nodes in `drawn`."""
 
     def __init__(self, drawn: Container[fx.Node]) -> None:
         self.drawn = drawn
@@ -129,7 +129,7 @@ class _Writer:
 
 
 def _stream_value(value: object) -> torch.Tensor:
-    """A stream as tracing would show it."""
+    """The fake value of a stream."""
     tensor = value[0] if isinstance(value, tuple | list) else value
     assert isinstance(tensor, FakeTensor)
     with tensor.fake_mode:
@@ -139,7 +139,7 @@ def _stream_value(value: object) -> torch.Tensor:
 def seed_as_input(module: fx.GraphModule) -> fx.GraphModule:
     """Take the seed as one more input, the last, instead of drawing it; the same module if none is drawn.
 
-    This is how a program draws its numbers without torch: whoever calls it says which.
+    This is how a program draws random numbers without torch: the caller passes the seed.
 
     Before: ``def forward(x): random_seed = precast.random_seed(); …``
     After:  ``def forward(x, random_seed): …``

@@ -1,4 +1,4 @@
-"""Dynamic sizes at a call: where each is read, and what expressions of them come to."""
+"""Dynamic sizes at a call: where each is read, and the values of expressions over them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from precast.native.rules.sizes import to_index
 
 
 def size_readers(nodes: Iterable[fx.Node]) -> dict[str, SizeReader[fx.Node]]:
-    """For each size that follows from one of the nodes' values, the simplest way to read it."""
+    """For each size that can be read from one of the nodes' values, the simplest way to read it."""
     found: dict[str, SizeReader[fx.Node]] = {}
     for node in nodes:
         for dimension, number in _numbers(node):
@@ -38,7 +38,7 @@ def _numbers(node: fx.Node) -> Iterable[tuple[int | None, torch.SymInt]]:
 
 
 def is_known(size: torch.SymInt) -> bool:
-    """Whether a size can be computed from symbols as native code does."""
+    """Whether native code can compute the size from symbols."""
     try:
         to_index(size)
     except LoweringError:
@@ -47,7 +47,7 @@ def is_known(size: torch.SymInt) -> bool:
 
 
 def _reader(node: fx.Node, dimension: int | None, number: Index) -> SizeReader[fx.Node] | None:
-    """Solve ``number = factor * size + offset`` for the size, if that is what it is."""
+    """Solve ``number = factor * size + offset`` for the size, if the number has this form."""
     match sorted(number.terms, key=lambda term: len(term[0])):
         case [((Symbol(name),), factor)]:
             return SizeReader(name, node, dimension, factor, 0)

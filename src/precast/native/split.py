@@ -1,4 +1,4 @@
-"""Which parts of a graph become native code, and which torch runs node by node.
+"""Splits a graph into segments that become native code and segments that torch runs node by node.
 
 Before::
 
@@ -8,11 +8,11 @@ After::
 
     native segment: a        torch segment: b, b * b, c        native segment: d
 
-Native code knows dense real tensors on a target's devices. What returns or takes anything else (complex or sparse
-tensors, sizes that depend on data, workspaces, subgraphs, effects) is left to torch, in as few segments as dependencies
-allow.
+Native code handles dense real tensors on a target's devices. Operators that take or return anything else (complex or
+sparse tensors, data-dependent sizes, workspaces, subgraphs, effects) are eager fallbacks, in as few torch segments as
+dependencies allow.
 
-Cuts the native part of a backward where that lets memory go early.
+The native part of a backward is split where that frees memory early.
 
 Before::
 
@@ -20,7 +20,7 @@ Before::
 
 After::
 
-    native segment: a … m            what only these read is freed here
+        native segment: a … m            saved activations that only these read are freed here
     native segment: n … z
 """
 
@@ -62,12 +62,12 @@ from precast.ops.facts import Fact, facts_of, is_random
 from precast.ops.own_operators import random_seed
 
 MIN_FREED = 16 * 2**20
-"""A cut that frees less than this is not worth a call more."""
+"""A split that frees less than this is not worth another call."""
 MAX_PARTS = 16
 
 
 def saved_inputs(graph: fx.Graph) -> set[fx.Node]:
-    """The inputs of a backward that the forward made for it: nobody else holds them. Empty for other graphs."""
+    """The residuals of a backward: no caller holds a reference to them. Empty for other graphs."""
     inputs = placeholders_of(graph)
     if not any(node.name.startswith("tangents_") for node in inputs):
         return set()
@@ -75,9 +75,9 @@ def saved_inputs(graph: fx.Graph) -> set[fx.Node]:
 
 
 def parts(nodes: Sequence[fx.Node], freed: Collection[fx.Node]) -> list[Sequence[fx.Node]]:
-    """``nodes`` in runs, such that each run but the last is the last to read a good share of ``freed``.
+    """Split ``nodes`` into runs such that each but the last is the last reader of a good share of ``freed``.
 
-    Runs end where the least of what was computed is still to be read, and much less than is freed.
+    Runs end where few computed bytes are live, and much less than is freed.
     """
     deaths = _deaths(nodes, freed)
     share = max(MIN_FREED, sum(deaths) // MAX_PARTS)
@@ -104,7 +104,7 @@ def _deaths(nodes: Sequence[fx.Node], freed: Collection[fx.Node]) -> list[int]:
 
 
 def _crossing_bytes(nodes: Sequence[fx.Node]) -> list[float]:
-    """After each node, the bytes computed so far that later nodes read; infinite where a cut would part a tuple."""
+    """After each node, the live bytes computed so far; infinite where a split would part a tuple from its items."""
     last = _last_readers(nodes)
     changes = [0.0] * (len(nodes) + 1)
     for position, node in enumerate(nodes):
@@ -128,7 +128,7 @@ _LEFT_TO_TORCH = frozenset({Fact.EFFECTFUL, Fact.DATA_DEPENDENT, Fact.MUTATING, 
 
 @dataclass(frozen=True)
 class Segment:
-    """Nodes that run together, in order; `inputs` are computed before, `outputs` are read after.
+    """Nodes that run together, in order; `inputs` are computed before, `outputs` are read afterwards.
 
     `updates` are outputs that may be written into the memory of an input, each with that input.
     """
@@ -142,7 +142,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class ViewChain:
-    """A result that is a view: `root` is kept, and the views are taken of it after the last segment."""
+    """A result that is a view: `root` is kept, and the views are taken after the last segment."""
 
     root: fx.Node
     views: tuple[fx.Node, ...]
@@ -153,7 +153,7 @@ Result = fx.Node | ViewChain | object
 
 @dataclass(frozen=True)
 class SplitGraph:
-    """Segments in an order that respects dependencies, and what the graph returns."""
+    """Segments in a topological order, and the results of the graph."""
 
     module: fx.GraphModule
     segments: tuple[Segment, ...]
@@ -162,7 +162,7 @@ class SplitGraph:
 
 @stage
 def split_graph(module: fx.GraphModule, device: str) -> SplitGraph:
-    """Cut a functional graph into native and torch segments; native is what stays on devices of one kind."""
+    """Split a functional graph into native and torch segments; native nodes stay on devices of one kind."""
     updates = _updates(module.graph, device)
     results = tuple(each if each in updates else _result(each) for each in results_of(module.graph))
     readers = computed_sizes(module.graph)
@@ -191,7 +191,7 @@ def _updates(graph: fx.Graph, device: str) -> dict[object, fx.Node]:
 
 
 def _with_updates(segments: Sequence[Segment], updates: Mapping[object, fx.Node]) -> Iterator[Segment]:
-    """The segments with those updates that nobody reads the old value after, or could fail before."""
+    """The segments with those updates after which nothing reads the old value or may fail."""
     order = {node: number for number, node in enumerate(next(iter(updates.values())).graph.nodes)} if updates else {}
     for number, segment in enumerate(segments):
         later = segments[number + 1 :]
@@ -210,7 +210,7 @@ def _with_updates(segments: Sequence[Segment], updates: Mapping[object, fx.Node]
 
 
 def is_size(node: fx.Node) -> bool:
-    """Whether a node is a whole number that follows from the sizes of inputs: nobody need run it."""
+    """Whether a node is an integer computed from the sizes of inputs alone: it need not run."""
     value = value_of(node) if has_value(node) else None
     if not isinstance(value, torch.SymInt | int) or isinstance(value, bool):
         return False
@@ -220,7 +220,7 @@ def is_size(node: fx.Node) -> bool:
 
 
 def computed_sizes(graph: fx.Graph) -> dict[str, SizeReader[fx.Node]]:
-    """For each size that depends on data, the first node that it can be read from."""
+    """For each data-dependent size, the first node from which it can be read."""
     given = size_readers(placeholders_of(graph))
     found: dict[str, SizeReader[fx.Node]] = {}
     for node in graph.nodes:
@@ -233,7 +233,7 @@ def computed_sizes(graph: fx.Graph) -> dict[str, SizeReader[fx.Node]]:
 
 
 def _sources(node: fx.Node, readers: Mapping[str, SizeReader[fx.Node]]) -> list[fx.Node]:
-    """What a node needs: its arguments, and what those sizes are read from that it, or they, speak of."""
+    """A node's dependencies: its arguments, and the sources of the data-dependent sizes in its value or theirs."""
     if not readers:
         return node.all_input_nodes
     values = [value_of(each) for each in (node, *node.all_input_nodes) if has_value(each)]
@@ -242,17 +242,17 @@ def _sources(node: fx.Node, readers: Mapping[str, SizeReader[fx.Node]]) -> list[
 
 
 def _levels(graph: fx.Graph, readers: Mapping[str, SizeReader[fx.Node]], device: str) -> dict[fx.Node, int]:
-    """Even levels are native, odd ones are torch's; a node comes no earlier than its arguments.
+    """Assign levels: even ones are native, odd ones are torch's; a node's level is at least that of its arguments.
 
-    What draws random numbers or acts on the world stays in order. An exchange between processes begins when all before
-    it in the graph has run, and goes on beside what follows, until it is waited for.
+    Random draws and effects keep their order. A collective starts after everything before it in the graph has run, and
+    overlaps with what follows until its wait.
     """
     levels: dict[fx.Node, int] = {}
     last_ordered, last_exchange = -1, -1
     for node in graph.nodes:
         if node.op != "call_function" or is_size(node):
             continue
-        # A draw that nobody reads still moves torch's generator on, and native code forgets what nobody reads.
+        # An unused draw still advances torch's generator, and native code drops unused nodes.
         parity = 0 if may_be_native(node, device) and (node.users or not is_random(node)) else 1
         inputs = [levels[each] for each in _sources(node, readers) if each in levels]
         if node.target is operator.getitem and inputs:
@@ -273,8 +273,8 @@ def _levels(graph: fx.Graph, readers: Mapping[str, SizeReader[fx.Node]], device:
 def may_be_native(node: fx.Node, device: str, *, finds_sizes: bool = False) -> bool:
     """Whether lowering can take the node: by a rule, or as a step that calls back into torch.
 
-    With `finds_sizes`, also what finds out sizes that depend on data, and what checks them: where all that follows is
-    lowered with it.
+    With `finds_sizes`, also operators that compute or check data-dependent sizes: for callers that lower everything
+    after such a node together with it.
     """
     if node.target is operator.getitem:
         source = node.args[0]
@@ -283,7 +283,8 @@ def may_be_native(node: fx.Node, device: str, *, finds_sizes: bool = False) -> b
         return is_drawn_natively(node)
     if isinstance(node.target, HigherOrderOperator):
         return _runs_native_parts(node, device)
-    if node.target is torch.ops.aten._assert_async.msg:
+    is_check = node.target is torch.ops.aten._assert_async.msg
+    if is_check or (finds_sizes and node.target is torch.ops.aten._linalg_check_errors.default):
         return _may_be_argument(node.args[0], device)
     if finds_sizes and has_value(node) and isinstance(value_of(node), torch.SymBool):
         return True
@@ -295,7 +296,7 @@ def may_be_native(node: fx.Node, device: str, *, finds_sizes: bool = False) -> b
         return False
     arguments = pytree.tree_leaves((node.args, node.kwargs))
     found = [each for each in arguments if finds_sizes and isinstance(each, fx.Node) and _is_found_number(each)]
-    return may_be_held(value_of(node), [each for each in arguments if each not in found], device)
+    return is_representable(value_of(node), [each for each in arguments if each not in found], device)
 
 
 def _is_found_number(node: fx.Node) -> bool:
@@ -303,22 +304,23 @@ def _is_found_number(node: fx.Node) -> bool:
 
 
 def _finds_sizes(node: fx.Node) -> bool:
-    """Whether a node has a rule by which it finds out a size, or checks sizes."""
+    """Whether a node has a rule by which it computes a data-dependent size, or checks sizes."""
     if node.target is torch.ops.aten._assert_scalar.default:
         condition = node.args[0]
-        value = value_of(condition) if isinstance(condition, fx.Node) else condition
-        return isinstance(value, bool) or (isinstance(value, torch.SymBool) and type(value.node.expr) in RELATIONS)
+        # Tracing may have replaced this symbol by another; what it proved of that one must still be checked of this.
+        value = value_of(condition) if isinstance(condition, fx.Node) else None
+        return value is None or (isinstance(value, torch.SymBool) and type(value.node.expr) in RELATIONS)
     value = value_of(node)
     is_whole = isinstance(value, torch.SymInt) or not isinstance(value, torch.SymFloat | torch.SymBool)
     return is_whole and makes_sizes(node) and rule_for(node.target) is not None
 
 
 def _runs_native_parts(node: fx.Node, device: str) -> bool:
-    """Whether a control-flow operator, and all that its subgraphs run, can be native."""
+    """Whether a control-flow operator, and everything in its subgraphs, can be native."""
     leaves = pytree.tree_leaves((node.args, node.kwargs))
     subgraphs = {each: subgraph_of(each) for each in leaves if isinstance(each, fx.Node)}
     operands = [each for each in leaves if subgraphs.get(each) is None]
-    is_held = has_value(node) and not makes_sizes(node) and may_be_held(value_of(node), operands, device)
+    is_held = has_value(node) and not makes_sizes(node) and is_representable(value_of(node), operands, device)
     return (
         is_held
         and rule_for(node.target) is not None
@@ -334,8 +336,8 @@ def _is_native(module: fx.GraphModule, device: str) -> bool:
     ) and all(isinstance(each, fx.Node | None) for each in pytree.tree_leaves(module.graph.output_node().args))
 
 
-def may_be_held(value: object, arguments: object, device: str) -> bool:
-    """Whether native code can hold what a call returns, and all that it takes."""
+def is_representable(value: object, arguments: object, device: str) -> bool:
+    """Whether native code can represent a call's result and all of its arguments."""
     values = value if isinstance(value, tuple | list) else (value,)
     is_expressible = any(isinstance(each, torch.Tensor) for each in values)
     are_buffers = all(_may_be_buffer(each, device) for each in values)
@@ -345,13 +347,13 @@ def may_be_held(value: object, arguments: object, device: str) -> bool:
 
 
 def is_drawn_natively(node: fx.Node) -> bool:
-    """Whether a random operator draws from a stream of ours, and not from a state of torch's generator."""
+    """Whether a random operator draws from one of our streams, and not from torch's generator."""
     state = node.args[0]
     return isinstance(state, fx.Node) and has_value(state) and tensor_of(state).dtype is torch.int64
 
 
 def makes_sizes(node: fx.Node) -> bool:
-    """Whether sizes of the result are news: they depend on data, which torch's tags do not always say."""
+    """Whether the result has new data-dependent sizes; torch's tags do not always say so."""
     symbols = set(symbols_in(value_of(node)))
     return bool(symbols) and not symbols <= {
         name for each in node.all_input_nodes if has_value(each) for name in symbols_in(value_of(each))
@@ -359,7 +361,7 @@ def makes_sizes(node: fx.Node) -> bool:
 
 
 def _compares_sizes(node: fx.Node) -> bool:
-    """Whether inputs fit together only if sizes turn out to be equal that depend on data: torch looks when it runs."""
+    """Whether inputs are compatible only if data-dependent sizes are equal: torch checks that at run time."""
     if node.target in RESHAPES and not _keeps_count(node):
         return True
     values = [value_of(each) for each in node.all_input_nodes if has_value(each)]
@@ -373,7 +375,7 @@ def _compares_sizes(node: fx.Node) -> bool:
 
 
 def _keeps_count(node: fx.Node) -> bool:
-    """Whether a view has as many elements as what it is of, whatever sizes depend on data."""
+    """Whether a view has as many elements as its base, whatever the data-dependent sizes are."""
     source = node.args[0]
     assert isinstance(source, fx.Node), f"{node} is a view of nothing"
     shapes: list[Sequence[int | torch.SymInt]] = [tensor_of(each).shape for each in (source, node)]
@@ -399,14 +401,14 @@ def _may_be_argument(argument: object, device: str) -> bool:
 
 
 def _is_number_on_host(node: fx.Node, device: str) -> bool:
-    """Whether it is a number in a tensor on the CPU, which operators on any device take, and which is known by now."""
+    """Whether it is a CPU scalar tensor whose value is known: operators on any device accept one."""
     value = value_of(node)
     is_number = isinstance(value, torch.Tensor) and value.ndim == 0 and _may_be_buffer(value, "cpu")
     return device != "cpu" and node.op == "placeholder" and is_number
 
 
 def _may_be_buffer(value: object, device: str) -> bool:
-    """Whether native code can hold the value; None stands for a result that nobody asked for."""
+    """Whether native code can represent the value; None is a result that was not requested."""
     if value is None:
         return True
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.device.type != device:
@@ -428,7 +430,7 @@ def _segment(nodes: Sequence[fx.Node], returned: set[fx.Node], needed: set[fx.No
 def _needed_nodes(
     graph: fx.Graph, results: Sequence[Result], readers: Mapping[str, SizeReader[fx.Node]]
 ) -> set[fx.Node]:
-    """What results, effects and draws depend on, but for sizes that follow from those of inputs."""
+    """The nodes that results, effects and draws depend on, except for sizes computed from those of inputs."""
     needed: set[fx.Node] = set()
     waiting = [node for each in results for node in _nodes_of_result(each)]
     waiting += [each for node in list(waiting) if is_size(node) for each in _sources(node, readers)]
@@ -464,16 +466,16 @@ _SOME_ELEMENTS = {
 
 
 def _result(result: object) -> Result:
-    """A returned view of an input, or of all of a computed tensor, shares its memory as it does in eager.
+    """A returned view of an input, or of the whole of a computed tensor, shares its memory as it does in eager.
 
-    So does one that shows an element again: no tensor of its own could have its strides.
+    So does an overlapping view: no fresh tensor could have its strides.
     """
     if not isinstance(result, fx.Node):
         return result
     node, views = result, list[fx.Node]()
     while _is_view(node):
         if not all(is_size(each) for each in node.all_input_nodes if each is not node.args[0]):
-            break  # Where it begins is computed.
+            break  # Its storage offset is computed.
         views.insert(0, node)
         source = node.args[0]
         assert isinstance(source, fx.Node), f"{node} is a view of nothing"
@@ -486,7 +488,7 @@ def _result(result: object) -> Result:
 
 
 def _is_view(node: object) -> bool:
-    """Whether it is a view, or one of several that an operator takes."""
+    """Whether it is a view, or one of the several views that an operator returns."""
     if not isinstance(node, fx.Node) or node.op != "call_function":
         return False
     is_one_of_several = node.target is operator.getitem and _is_view(node.args[0])

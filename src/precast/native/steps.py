@@ -1,4 +1,4 @@
-"""What a compiled graph does, made of the graph that was cut into segments and of the code of its native ones.
+"""Builds the steps of a compiled graph from the split graph and the code of its native segments.
 
 Before: ``SplitGraph``, segments of nodes of an fx graph
 After:  ``GraphSteps``, steps over numbered values
@@ -26,18 +26,18 @@ from precast.ops.facts import Fact, facts_of
 
 
 def steps_of(split: SplitGraph, entries: Sequence[OpenEntry], in_place: Sequence[Sequence[int]]) -> GraphSteps:
-    """`in_place`: for each entry, the numbers of its segment's outputs that it writes into inputs."""
+    """`in_place`: for each entry, the numbers of the outputs that it writes into inputs."""
     return _Numbering(split).steps(zip(entries, in_place, strict=True))
 
 
 def constants_of(module: fx.GraphModule) -> dict[fx.Node, Any]:
-    """What the graph reads from its module: the same at every call."""
+    """What the graph reads from its module: the same at each call."""
     nodes = [node for node in module.graph.nodes if node.op == "get_attr"]
     return {node: attrgetter(str(node.target))(module) for node in nodes}
 
 
 class _Numbering:
-    """The numbers of a graph's values, handed out as they are met."""
+    """Numbers the values of a graph in the order in which they occur."""
 
     def __init__(self, split: SplitGraph) -> None:
         self._split = split
@@ -69,7 +69,7 @@ class _Numbering:
 
     def _native_step(self, segment: Segment, entry: OpenEntry, in_place: Sequence[int]) -> NativeStep:
         inputs = segment_inputs(segment)
-        # Constants were handed over when the library was opened; a number was taken for a constant, or is a size.
+        # Constants were bound when the library was opened; a number was specialized, or is a size.
         varying = [node for node in inputs.nodes if node.op != "get_attr"]
         passed = [node for node in varying if isinstance(value_of(node), torch.Tensor)]
         written = {segment.outputs[number] for number in in_place}
@@ -115,7 +115,7 @@ def _call(
 
 
 def _exchanged(argument: Any, operand: Callable[[fx.Node], Any]) -> Any:
-    """An argument with what stands for values and sizes in place of nodes."""
+    """An argument with nodes replaced by references to values and sizes."""
     if isinstance(argument, fx.Node):
         return operand(argument)
     if isinstance(argument, list):
@@ -137,7 +137,7 @@ def _size(node: fx.Node) -> int | Index:
 
 
 def _view(view: fx.Node) -> OperatorCall | Reshape:
-    """One view, of the value that has the number 0."""
+    """One view, of value number 0."""
     if view.target in RESHAPES:
         shape: Sequence[int | torch.SymInt] = tensor_of(view).shape
         return Reshape(tuple(size if isinstance(size, int) else to_index(size) for size in shape))
@@ -152,7 +152,7 @@ def _readers_by_node(split: SplitGraph) -> dict[fx.Node, list[SizeReader[fx.Node
 
 
 def _constants_outside_of_libraries(split: SplitGraph) -> list[fx.Node]:
-    """What torch or the caller reads: libraries were handed theirs when they were opened."""
+    """Constants that torch or the caller reads: libraries were given theirs when they were opened."""
     run_by_torch = [node for segment in split.segments if not segment.is_native for node in segment.nodes]
     read = [each for node in run_by_torch for each in node.all_input_nodes]
     return [node for node in (*read, *_returned_nodes(split)) if node.op == "get_attr"]
@@ -164,7 +164,7 @@ def _returned_nodes(split: SplitGraph) -> list[fx.Node]:
 
 
 def _deaths(split: SplitGraph) -> dict[Segment, tuple[fx.Node, ...]]:
-    """For each segment, what it is the last to need; constants stay, and after the last one everything goes anyway."""
+    """For each segment, the values that die after it; constants stay, and the last segment needs no entry."""
     kept = {*_returned_nodes(split), *(node for node in split.module.graph.nodes if node.op == "get_attr")}
     deaths: dict[Segment, tuple[fx.Node, ...]] = {}
     for segment in reversed(split.segments):

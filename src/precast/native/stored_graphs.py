@@ -1,7 +1,7 @@
-"""Compiled graphs as data: the key of their code, what that calls back, and the steps around it.
+"""Compiled graphs in serialized form: the key of their code, its fallbacks, and the steps around it.
 
 Before: ``CompiledGraph``
-After:  names of operators, plain arguments and small constants as JSON, of which ``open_steps`` makes steps again
+After:  names of operators, plain arguments and small constants as JSON, from which ``open_steps`` restores the steps
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ MOST_BYTES = 2**20
 
 @dataclass(frozen=True)
 class StoredGraph:
-    """Built code by its key, which libraries it needs, and what of each entry is called back: a program without
-    kernels.
+    """The key of built code, the libraries it needs, and the fallbacks of each entry, as a program without kernels.
 
     `in_place` are, for each entry, the numbers of results that it does not return, but writes into inputs. `steps` are
-    all that a call does, as data, and `weights` the constants that the code is opened over. Where data cannot tell the
-    steps, there are none, and the graph itself is needed to restore it.
+    all steps of a call, serialized, and `weights` the constants that the code is opened over. Where the steps cannot be
+    serialized there are none, and the graph itself is needed to restore it.
     """
 
     target: str
@@ -50,7 +49,7 @@ class StoredGraph:
     steps: Mapping[str, Any] | None = None
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
     frozen: Mapping[str, Any] | None = None
-    """What ``native.frozen`` stores of a graph whose weights are computed from its first call's inputs."""
+    """What ``native.frozen`` stores of a graph whose weights are computed from the first call's inputs."""
 
     def to_bytes(self) -> bytes:
         programs = [_program_data(program) for program in self.programs]
@@ -67,22 +66,22 @@ class StoredGraph:
         return cls(*code, tuple(programs), tuple(in_place), content["steps"], weights, content["frozen"])
 
     def with_steps(self, graph: GraphSteps, weights: Mapping[str, torch.Tensor]) -> StoredGraph:
-        """The same with all that a call does, if data can tell it."""
-        steps = told_steps(graph)
+        """The same with all steps of a call, if they can be serialized."""
+        steps = serialized_steps(graph)
         are_small = sum(weight.nbytes for weight in weights.values()) <= MOST_BYTES
         return self if steps is None or not are_small else replace(self, steps=steps, weights=weights)
 
 
 def open_steps(stored: StoredGraph, target: Target, options: Options) -> GraphSteps:
-    """The steps again, over the code that was built then; a ``BuildError`` if that is there no more."""
-    assert stored.steps is not None, "the graph was told by data"
+    """Restore the steps over the stored code; a ``BuildError`` if that has been evicted."""
+    assert stored.steps is not None, "the graph was stored with its steps"
     return read_steps(stored.steps, open_entries(stored, target, options)(stored.weights))
 
 
 def open_entries(
     stored: StoredGraph, target: Target, options: Options
 ) -> Callable[[Mapping[str, torch.Tensor]], Sequence[OpenEntry]]:
-    """Find a stored graph's code; what is returned opens it over constants by their names."""
+    """Find a stored graph's code; the returned function opens it over constants by their names."""
     if not stored.programs:
         return lambda weights: ()
     code = target.find(stored.key, stored.needs, options)
@@ -90,12 +89,12 @@ def open_entries(
 
 
 def written_in_place(program: LoopProgram) -> tuple[int, ...]:
-    """The numbers of the results that a fused program writes into inputs instead."""
+    """The numbers of the results that a fused program writes into inputs."""
     return tuple(number for number, result in enumerate(program.results) if result is None)
 
 
 def called_back(program: LoopProgram) -> LoopProgram:
-    """All that calling back needs to know of a program."""
+    """The parts of a program that running its fallbacks needs."""
     return LoopProgram(program.name, (), (), program.sizes, program.fallbacks)
 
 
@@ -110,18 +109,18 @@ def _program(content: dict[str, Any]) -> LoopProgram:
     return LoopProgram(content["name"], (), (), sizes, tuple(map(_fallback, content["steps"])))
 
 
-class Untellable(Exception):  # noqa: N818
-    """Something in a graph that data cannot tell."""
+class NotSerializable(Exception):  # noqa: N818
+    """Something in a graph that cannot be serialized."""
 
 
 _DEVICES = ("cpu", "cuda")
-"""Where a constant may be: others have memory that bytes do not tell."""
+"""Devices a constant may be on: other memory cannot be stored as bytes."""
 
 
 def _tensor_data(tensor: torch.Tensor) -> list[Any]:
     is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     if not is_plain or tensor.device.type not in _DEVICES or tensor.nbytes > MOST_BYTES:
-        raise Untellable
+        raise NotSerializable
     elements = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     device = str(tensor.device)
     return [tensor.dtype, list(tensor.shape), list(tensor.stride()), elements.numpy().tobytes(), device]
@@ -154,15 +153,15 @@ def _fallback_data(step: FallbackStep) -> dict[str, Any]:
 
 
 def _fallback(content: dict[str, Any]) -> FallbackStep:
-    # Shapes come with each call; of a buffer, only the type of its elements is needed.
+    # Shapes come with each call; of a buffer, only its dtype is needed.
     inputs, outputs = (tuple(Buffer("", dtype, (), ()) for dtype in content[key]) for key in ("inputs", "outputs"))
     keywords = tuple((name, _CONSTANTS.read(value)) for name, value in content["keywords"])
     arguments = _CONSTANTS.read(content["arguments"])
     return FallbackStep(content["name"], content["operator"], inputs, outputs, arguments, keywords, at=content["at"])
 
 
-def told_steps(graph: GraphSteps) -> dict[str, Any] | None:
-    """The steps as data; None if they call what has no name, or hold more than plain values and small constants."""
+def serialized_steps(graph: GraphSteps) -> dict[str, Any] | None:
+    """The steps in serialized form; None if they call something without a name, or hold large constants."""
     try:
         return {
             "inputs": graph.inputs,
@@ -172,12 +171,12 @@ def told_steps(graph: GraphSteps) -> dict[str, Any] | None:
             "results": [_result_data(result) for result in graph.results],
             "values": graph.values,
         }
-    except (Untellable, ExportError):
+    except (NotSerializable, ExportError):
         return None
 
 
 def read_steps(content: Mapping[str, Any], entries: Sequence[OpenEntry]) -> GraphSteps:
-    """The steps again, over the entries of their code."""
+    """Restore the steps, over the entries of their code."""
     remaining = iter(entries)
     steps = tuple(
         _call_step(step) if "calls" in step else _native_step(step, next(remaining)) for step in content["steps"]
@@ -247,7 +246,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{each.__name__: each for each in (operator.floordiv, operator.mod, operator.pow, operator.neg, operator.index)},
     **{each.__name__: each for each in (torch.sym_float, torch.sym_int, torch.sym_max, torch.sym_min, torch.sym_not)},
 }
-"""What graphs compute with Python's numbers."""
+"""Functions that graphs apply to Python numbers."""
 
 
 def _operator_name(function: Callable[..., Any]) -> str:
@@ -256,7 +255,7 @@ def _operator_name(function: Callable[..., Any]) -> str:
             return str(function)
     elif _FUNCTIONS.get(name := getattr(function, "__name__", "")) is function:
         return name
-    raise Untellable
+    raise NotSerializable
 
 
 def _result_data(result: Result) -> dict[str, Any]:

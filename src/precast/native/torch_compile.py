@@ -1,4 +1,4 @@
-"""``torch.compile(model, backend="precast")``: what torch's front end calls with each graph that it makes.
+"""``torch.compile(model, backend="precast")``: the function that torch's front end calls with each graph.
 
 Torch finds it by the entry point ``torch_dynamo_backends``; nothing of torch's front end is imported.
 """
@@ -24,8 +24,8 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class InputPlaces:
-    """Where a graph's inputs are: those that are a module's parameters and buffers, all others, and those that are
-    sizes of others.
+    """The positions of a graph's inputs: those that are parameters and buffers, all others, and those that are sizes
+    of other inputs.
     """
 
     state: tuple[int, ...]
@@ -43,7 +43,7 @@ class InputPlaces:
 def compile_graph(
     graph_module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """Compile one graph of torch's front end as ``precast.compile`` does, and its backward, when it is first called."""
+    """Compile one graph of torch's front end as ``precast.compile`` does; its backward at the first call of it."""
     chosen = as_options(options)
     compilers = CompilersInUse.of_backend(BACKEND, chosen)
     places, dynamic = InputPlaces.of(example_inputs), has_dynamic_sizes(example_inputs)
@@ -67,7 +67,7 @@ def has_dynamic_sizes(examples: Sequence[Any]) -> bool:
 
 
 def size_inputs(examples: Sequence[Any]) -> dict[int, Place]:
-    """Inputs that are sizes of other inputs: where each of them can be read."""
+    """Inputs that are sizes of other inputs: input position → where the size can be read."""
     places = {
         str(size): (position, dimension)
         for position, example in reversed(list(enumerate(examples)))
@@ -82,7 +82,7 @@ def size_inputs(examples: Sequence[Any]) -> dict[int, Place]:
 
 
 class StateFirst(torch.nn.Module):
-    """A graph over the state, then the rest; sizes are read from other inputs: one program then serves all sizes."""
+    """A graph over its state, then the rest; sizes are read from other inputs, so that one program serves all sizes."""
 
     def __init__(self, graph_module: fx.GraphModule, places: InputPlaces):
         super().__init__()
@@ -99,15 +99,15 @@ class StateFirst(torch.nn.Module):
 
 
 class FrozenCalls:
-    """Compiles once for each set of parameters and buffers, which then are constants.
+    """Compiles once for each set of parameters and buffers, which are constants of the compiled graph.
 
-    Torch's front end runs one graph for all modules of a kind: which of them a call means, its tensors tell.
+    Torch's front end runs one graph for all modules of a class: the tensors passed tell which module it is.
     """
 
     def __init__(self, function: StateFirst, compile_module: Callable[[torch.nn.Module], Callable[..., Any]]):
         self._function = function
         self._compile_module = compile_module
-        # What is compiled keeps its tensors, so that no other tensor comes to have an address that stands here.
+        # The compiled graph keeps its tensors alive, so that no other tensor can reuse an address that is a key here.
         self._compiled: dict[tuple[int, ...], Callable[..., Any]] = {}
 
     def __call__(self, *inputs: Any) -> Any:
@@ -122,7 +122,7 @@ class FrozenCalls:
 
 
 class WithState(torch.nn.Module):
-    """A graph that has its state as parameters and buffers of its own."""
+    """A graph whose state is its own parameters and buffers."""
 
     def __init__(self, function: StateFirst, state: Sequence[torch.Tensor]):
         super().__init__()

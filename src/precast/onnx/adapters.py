@@ -3,12 +3,12 @@
 Before: ``model(tokens, mask=None, options={"bias": bias})``
 After:  ``[tokens, bias]``, the tensors in the order of the model's inputs
 
-``bind`` → ``merge_keywords`` → ``flatten`` → ``drop_constants`` → ``order``; ``lift_state`` appends the weights, for
-those who feed them too. Each step is a function; ``InputAdapter`` runs them in order.
+``bind`` → ``merge_keywords`` → ``flatten`` → ``drop_constants`` → ``order``; ``lift_state`` appends the weights where
+they are inputs too. Each step is a function; ``InputAdapter`` runs them in order.
 
-From the model's outputs to what the user's model returns, and the other way round, in named steps.
+And between the model's outputs and the result of the user's model, in both directions.
 
-Before: ``[logits]``, the tensors that the model gives
+Before: ``[logits]``, the model's outputs
 After:  ``{"loss": None, "logits": logits}``
 
 ``keep_tensors`` and ``flatten_result`` lead to the model's outputs; ``put_back_constants`` and ``rebuild`` back.
@@ -34,11 +34,11 @@ from precast.graph.signature import ConstantArgument, InputKind, OutputKind
 from precast.graph.tensor_spec import TensorSpec
 
 Leaves = dict[str, Any]
-"""What a call passes, by its path: ``tokens``, ``options['bias']``."""
+"""The arguments of a call, by path: ``tokens``, ``options['bias']``."""
 
 
 def signature_of(model: Callable[..., Any]) -> inspect.Signature | None:
-    """The parameters of a function or of a module's forward; ``None`` for builtins that do not tell."""
+    """The parameters of a function or of a module's forward; ``None`` for builtins without a signature."""
     target = model.forward if isinstance(model, torch.nn.Module) else model
     try:
         return inspect.signature(target)
@@ -47,7 +47,7 @@ def signature_of(model: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def bind(signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments by the names of the parameters that take them, defaults filled in."""
+    """The arguments by parameter name, with defaults filled in."""
     if signature is None:
         return {"args": tuple(args), **kwargs}
     try:
@@ -63,7 +63,7 @@ def bind(signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mappi
 
 
 def merge_keywords(signature: inspect.Signature | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """One flat list of arguments: those that ``**kwargs`` takes by their own names, those of ``*args`` numbered."""
+    """One flat list of arguments: those in ``**kwargs`` by their own names, those in ``*args`` numbered."""
     merged: dict[str, Any] = {}
     kinds = {} if signature is None else {name: p.kind for name, p in signature.parameters.items()}
     for name, value in arguments.items():
@@ -87,24 +87,24 @@ def flatten(arguments: Mapping[str, Any]) -> Leaves:
 
 
 def drop_constants(leaves: Leaves, constants: Mapping[str, object], numbers: Collection[str] = ()) -> Leaves:
-    """The tensors, and the ``numbers`` that are inputs; all else must be what the model was exported with."""
+    """The tensors, and the ``numbers`` that are inputs; everything else must equal its value at export."""
     for path, value in leaves.items():
         is_known, expected = path in constants, constants.get(path)
-        # A tensor can be a constant too: as the default of a parameter.
+        # A tensor can be a constant too: the default of a parameter.
         if (value is expected and is_known) or (isinstance(value, torch.Tensor) and not is_known) or path in numbers:
             continue
         if not is_known or type(value) is not type(expected) or (value != expected and value == value):
             expectation = f"exported with {expected!r}" if is_known else "exported with a tensor there"
             raise InputValueError(
                 f"{path} is {value!r}, but the model was {expectation}.",
-                why="what is no tensor is a constant of an exported model",
+                why="non-tensor arguments are constants of an exported model",
                 fix="Pass the same, or export again.",
             )
     return {path: value for path, value in leaves.items() if path not in constants}
 
 
 def order(tensors: Leaves, names: Sequence[str]) -> list[Any]:
-    """The tensors and numbers in the order of the model's inputs; each must be there, and no other."""
+    """The tensors and numbers in the order of the model's inputs; they must match these exactly."""
     if set(tensors) != set(names):
         missing, extra = sorted(set(names) - set(tensors)), sorted(set(tensors) - set(names))
         told = [f"missing {', '.join(missing)}"] if missing else []
@@ -118,7 +118,7 @@ def order(tensors: Leaves, names: Sequence[str]) -> list[Any]:
 
 
 def as_onnx(value: Any) -> torch.Tensor:
-    """A value as ONNX models have it: complex numbers as pairs of real ones, Python's numbers as scalars.
+    """A value in the form of ONNX models: complex numbers as pairs of real ones, Python numbers as scalars.
 
     >>> as_onnx(torch.tensor([1 + 2j]))
     tensor([[1., 2.]])
@@ -131,13 +131,13 @@ def as_onnx(value: Any) -> torch.Tensor:
 
 
 def lift_state(inputs: Sequence[torch.Tensor], state: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-    """The weights behind the inputs: placeholders always come first."""
+    """Append the weights to the inputs: placeholders always come first."""
     return [*inputs, *state.values()]
 
 
 @dataclass(frozen=True)
 class InputAdapter:
-    """The steps with what they need to know of one exported model."""
+    """The steps, with the facts about one exported model that they need."""
 
     signature: inspect.Signature | None
     constants: Mapping[str, object]
@@ -164,12 +164,12 @@ class InputAdapter:
     def __call__(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], *, include_state: bool = False
     ) -> list[torch.Tensor]:
-        """The model's inputs for one call, checked against what it was exported for."""
+        """The model's inputs for one call, checked against those it was exported for."""
         tensors = [as_onnx(value) for value in self.values(args, kwargs)]
         return lift_state(tensors, self.state) if include_state else tensors
 
     def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """What the call passes for each input, as the original takes it."""
+        """The call's value for each input, in the original's form."""
         arguments = merge_keywords(self.signature, bind(self.signature, args, kwargs))
         found = order(drop_constants(flatten(arguments), self.constants, self.names), self.names)
         self._check(found)
@@ -182,7 +182,7 @@ class InputAdapter:
             for e, spec in zip(expected_leaves(self.program), specs, strict=True)
             if not isinstance(spec.arg, ConstantArgument)
         ]
-        # Where tensors are is no matter to an ONNX model: one exported on the meta device runs on the CPU.
+        # Devices do not matter to an ONNX model: one exported on the meta device runs on the CPU.
         wanted = [
             replace(spec, device=value.device)
             if isinstance(spec, TensorSpec) and isinstance(value, torch.Tensor)
@@ -194,27 +194,27 @@ class InputAdapter:
 
 
 def tensor_paths(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Where the tensors of a call are, in the order in which a program takes them: ``x``, ``options['bias']``."""
+    """The paths of a call's tensors, in the order of the program's inputs: ``x``, ``options['bias']``."""
     signature = signature_of(model)
     leaves = flatten(merge_keywords(signature, bind(signature, args, kwargs)))
     return tuple(path for path in _graph_order(signature, args, kwargs) if isinstance(leaves[path], torch.Tensor))
 
 
 def which_are_inputs(program: Program, leaves: Sequence[Any]) -> list[bool]:
-    """Of the leaves of a call, those that the program takes and is not specialized to."""
+    """Which leaves of a call are inputs of the program, not specialized."""
     specs = program.signature.inputs_of(InputKind.USER_INPUT)
     if len(specs) == len(leaves):
         return [not isinstance(spec.arg, ConstantArgument) for spec in specs]
-    # Captured symbolically, it has no inputs but tensors.
+    # A symbolically captured program has only tensor inputs.
     return [isinstance(leaf, torch.Tensor) for leaf in leaves]
 
 
 def _graph_order(
     signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """The paths of all leaves in the order in which the program takes them: as the example call has them."""
+    """The paths of all leaves in the order of the program's inputs, as in the example call."""
     values = [*args, *kwargs.values()]
-    # Something in the place of each argument tells which parameter takes it.
+    # Placeholders show which parameter each argument is bound to.
     places: list[Any] = [object() for _ in values]
     bound = bind(signature, places[: len(args)], dict(zip(kwargs, places[len(args) :], strict=True)))
     names = {id(place): name for name, place in merge_keywords(signature, bound).items()}
@@ -223,7 +223,7 @@ def _graph_order(
 
 
 def flatten_result(result: Any) -> list[Any]:
-    """Every leaf of what a model returned."""
+    """Every leaf of a model's result."""
     return pytree.tree_leaves(opened(result))
 
 
@@ -233,7 +233,7 @@ def keep_tensors(leaves: Sequence[Any], constants: Sequence[object]) -> list[tor
 
 
 def put_back_constants(outputs: Sequence[Any], constants: Sequence[object]) -> list[Any]:
-    """The model's outputs with the constants between them."""
+    """The model's outputs with the constants in between."""
     remaining = iter(outputs)
     return [next(remaining) if constant is _COMPUTED else constant for constant in constants]
 
@@ -248,13 +248,13 @@ _COMPUTED = object()
 
 @dataclass(frozen=True)
 class OutputAdapter:
-    """The steps with what they need to know of one exported model."""
+    """The steps, with the facts about one exported model that they need."""
 
     tree: pytree.TreeSpec
     constants: tuple[object, ...]
     names: tuple[str, ...]
     restored: tuple[Callable[[torch.Tensor], Any] | None, ...]
-    """What makes of an output what the original returns, where that is another kind of value."""
+    """Converts an output to the original's result, if that is another kind of value."""
 
     @classmethod
     def of(cls, program: Program) -> "OutputAdapter":
@@ -265,11 +265,11 @@ class OutputAdapter:
         return cls(program.signature.out_tree, constants, _names(program.signature.out_tree, constants), restored)
 
     def to_model(self, result: Any) -> list[torch.Tensor]:
-        """The tensors among what the user's model returned, in the order of the ONNX outputs."""
+        """The tensors in the result of the user's model, in the order of the ONNX outputs."""
         return [as_onnx(value) for value in keep_tensors(flatten_result(result), self.constants)]
 
     def to_user(self, outputs: Sequence[Any]) -> Any:
-        """What the user's model returns, of the ONNX model's outputs."""
+        """The result of the user's model, from the ONNX model's outputs."""
         values = [value if make is None else make(value) for value, make in zip(outputs, self.restored, strict=True)]
         return rebuild(put_back_constants(values, self.constants), self.tree)
 
@@ -282,6 +282,6 @@ def _restoring(value: object) -> Callable[[torch.Tensor], Any] | None:
 
 
 def _names(tree: pytree.TreeSpec, constants: Sequence[object]) -> tuple[str, ...]:
-    """Names of the computed outputs, after their places in what the model returns."""
+    """Names of the computed outputs, after their paths in the model's result."""
     names = result_names(tree)
     return tuple(name for name, constant in zip(names, constants, strict=True) if constant is _COMPUTED)

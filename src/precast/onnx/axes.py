@@ -1,9 +1,9 @@
-"""What users say about sizes that may change, in the forms that torch's exporter takes, and the names that come of it.
+"""Converts specifications of dynamic sizes from the forms of torch's exporter, and names the sizes of the model.
 
 Before: ``dynamic_axes={"x": {0: "batch"}, "y": [1]}``, or ``dynamic_shapes={"x": {0: "batch"}}``
 After:  ``dynamic_shapes=({0: Dim.DYNAMIC}, {1: Dim.DYNAMIC})``, and a label for each: ``batch``, ``y_dynamic_axes_1``
 
-A string is a name, and no promise: two dimensions of one name may differ, and the program may find two names equal.
+A string is only a name, not a constraint: two dimensions of one name may differ, and two names may be found equal.
 """
 
 import re
@@ -33,7 +33,7 @@ DynamicAxes = Mapping[str, Mapping[int, str] | Sequence[int] | None]
 
 @dataclass(frozen=True)
 class Axes:
-    """``shapes`` are for capture; ``labels`` name dimensions of input leaves; ``others`` are axes of no input."""
+    """``shapes`` are for capture; ``labels`` name dimensions of input leaves; ``others`` are axes of anything else."""
 
     shapes: Any = None
     labels: Mapping[tuple[int, int], str] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Axes:
 
 
 def described_axes(source: Source, *, dynamic_shapes: Any, dynamic_axes: DynamicAxes | None) -> Axes:
-    """Read both spellings; ``dynamic_shapes`` counts where both are given."""
+    """Read both forms; ``dynamic_shapes`` takes precedence if both are given."""
     others: dict[str, dict[int, str]] = {}
     if dynamic_shapes is None:
         dynamic_shapes = source.dynamic_shapes
@@ -54,20 +54,24 @@ def described_axes(source: Source, *, dynamic_shapes: Any, dynamic_axes: Dynamic
         return Dim(f"label_{len(names) - 1}")
 
     described = _replaced(dynamic_shapes, numbered)
-    if not names:
+    if described is None:
         return Axes(dynamic_shapes, others=others)
     plan = normalize_dynamic_shapes(source.model, source.args, source.kwargs, described)
-    labels = {
-        (leaf, dimension): names[int(spec.name.removeprefix("label_"))]
+    specs = {
+        (leaf, dimension): spec.name
         for leaf, tensor in enumerate(plan)
         for dimension, spec in enumerate(tensor.dims if isinstance(tensor, TensorDims) else ())
-        if isinstance(spec, Dim) and spec.name.startswith("label_")
+        if isinstance(spec, Dim)
     }
+    # Dims come first: a size that has several names keeps the first of them.
+    labels = {place: name for place, name in specs.items() if not name.startswith("label_")}
+    strings = {place: name for place, name in specs.items() if place not in labels}
+    labels |= {place: names[int(name.removeprefix("label_"))] for place, name in strings.items()}
     return Axes(_replaced(dynamic_shapes, lambda _: Dim.DYNAMIC), labels, others)
 
 
 def _replaced(spec: Any, replacement: Callable[[str], Any]) -> Any:
-    """A description of sizes with something else in the place of each string."""
+    """A specification of sizes with each string replaced."""
     if isinstance(spec, str):
         return replacement(spec)
     if isinstance(spec, Mapping):
@@ -76,7 +80,7 @@ def _replaced(spec: Any, replacement: Callable[[str], Any]) -> Any:
 
 
 def _from_dynamic_axes(source: Source, dynamic_axes: DynamicAxes) -> tuple[Any, dict[str, dict[int, str]]]:
-    """The same as ``dynamic_shapes``, one entry for each argument; and the axes of what is no input."""
+    """The same as ``dynamic_shapes``, one entry per argument; and the axes of names that are not inputs."""
     axes = {name: _named(name, each) for name, each in dynamic_axes.items()}
     leaves, tree = pytree.tree_flatten((source.args, source.kwargs))
     paths = tensor_paths(source.model, source.args, source.kwargs)
@@ -93,7 +97,7 @@ def _from_dynamic_axes(source: Source, dynamic_axes: DynamicAxes) -> tuple[Any, 
 
 
 def _named(name: str, axes: Mapping[int, str] | Sequence[int] | None) -> dict[int, str]:
-    """Axes by number; those of a list get the names that torch's exporter makes up."""
+    """Axes by number; those of a list get the names that torch's exporter generates."""
     if isinstance(axes, (list, tuple)):
         axes = {axis: f"{name}_dynamic_axes_{number}" for number, axis in enumerate(axes, 1)}
     if not isinstance(axes, (Mapping, type(None))) or not all(isinstance(axis, int) for axis in axes or ()):
@@ -106,7 +110,7 @@ def _named(name: str, axes: Mapping[int, str] | Sequence[int] | None) -> dict[in
 
 
 def labelled_sizes(program: Program, labels: Mapping[tuple[int, int], str]) -> dict[sympy.Expr, str]:
-    """What the labels name in a captured program; one size keeps the first of several names."""
+    """The sizes of a captured program that labels name; a size keeps the first of several names."""
     pairs = zip(program.signature.inputs, program.placeholders, strict=True)
     users = [node for spec, node in pairs if spec.kind is InputKind.USER_INPUT]
     found: dict[sympy.Expr, str] = {}
@@ -114,13 +118,17 @@ def labelled_sizes(program: Program, labels: Mapping[tuple[int, int], str]) -> d
         value = value_of(users[leaf])
         size = as_size(value.shape[dimension]) if isinstance(value, torch.Tensor) else 0
         if not isinstance(size, int) and found.setdefault(size, label) != label:
-            told = f"The name {label!r} is not used: the program takes that size for equal to {found[size]!r}."
+            # In the words of torch's exporter, which people filter by.
+            told = (
+                f"# The axis name: {label} will not be used, since it shares the same shape constraints "
+                f"with another axis: {found[size]}."
+            )
             warnings.warn(told, UserWarning, stacklevel=5)
     return found
 
 
 def named_sizes(program: Program, labels: Mapping[sympy.Expr, str]) -> Program:
-    """The program with these names for its sizes; one without a name is named after its place (``x_dim_0``)."""
+    """Rename the program's sizes; one without a label is named after its place (``x_dim_0``)."""
     own = unique_names([each.identifier for each in program.sizes.symbols])
     symbols = tuple(
         replace(each, name=labels.get(each.symbol, each.name if each.name.isidentifier() else name))
@@ -130,13 +138,13 @@ def named_sizes(program: Program, labels: Mapping[sympy.Expr, str]) -> Program:
 
 
 def name_output_axes(model: ir.Model, axes: Mapping[str, Mapping[int, str]], labels: Sequence[str]) -> None:
-    """Name sizes of outputs that follow from no size with a label."""
+    """Name sizes of outputs that are not computed from labelled sizes."""
     outputs = {value.name: value for value in model.graph.outputs}
     unknown = [name for name in axes if name not in outputs]
     if unknown:
         names = [str(value.name) for value in (*model.graph.inputs, *model.graph.outputs)]
         raise InputValueError(
-            f"dynamic_axes names {', '.join(map(repr, unknown))}, which is no input or output.",
+            f"dynamic_axes names {', '.join(map(repr, unknown))}, which is neither an input nor an output.",
             why=f"the model has {', '.join(names)}",
             fix="Use these names, or give others in input_names and output_names.",
         )
@@ -149,7 +157,7 @@ def name_output_axes(model: ir.Model, axes: Mapping[str, Mapping[int, str]], lab
 
 
 def rename_axes(model: ir.Model, names: Mapping[str, str]) -> None:
-    """Change ``model`` in place: sizes, and sizes within expressions, get other names; the longest match counts."""
+    """Rename sizes in ``model``, in place, including within expressions; the longest match wins."""
     ordered = sorted(names, key=len, reverse=True)
     pattern = re.compile("|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in ordered))
     if not ordered:

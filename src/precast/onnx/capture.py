@@ -1,15 +1,16 @@
-"""From a model to a program all of whose operators have a rule: the step before translation.
+"""Captures a model as a program all of whose operators have a rule: the step before translation.
 
-Keeps recurrent layers whole while they are captured.
+Recurrent layers are preserved during capture.
 
-Before: ``gru(x[batch, time, 6])`` is unrolled, one step after the other, and fixes ``time``
+Before: ``gru(x[batch, time, 6])`` is unrolled step by step, which specializes ``time``
 After:  ``gru(x[batch, time, 6])`` is one node; ONNX has an operator for it
 
-Torch finds the sizes of what ``gru`` gives by running what it is made of. Here they are computed.
+Torch would infer the result sizes of ``gru`` by running its decomposition. Here they are computed directly.
 
-From a model to a program by symbolic tracing: no data is needed, and a model on the meta device will do.
+Symbolic capture needs no data: a model on the meta device will do.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -19,10 +20,11 @@ from torch import fx
 from torch._C import DispatchKey
 from torch._decomp import decomposition_table, meta_table
 from torch._dispatch.python import enable_python_dispatcher
-from torch._ops import OperatorBase
+from torch._ops import OperatorBase, OpOverload
 from torch.utils import _pytree as pytree
 
-from precast.export import ExportedProgram, export
+from precast.errors import InputValueError, SymbolicShapeError
+from precast.export import ExportedProgram, export, refine_dynamic_shapes_from_suggested_fixes
 from precast.export.preserved_ops import preserved
 from precast.onnx.adapters import bind, signature_of
 from precast.onnx.rules.registry import RuleTable
@@ -30,7 +32,7 @@ from precast.onnx.translate import untranslatable
 from precast.trace.capture.dynamic_shapes import TensorDims, normalize_dynamic_shapes
 from precast.trace.capture.symbolic import symbolic_trace
 
-_GRU = torch.ops.aten.gru.input
+_GRU, _LSTM = torch.ops.aten.gru.input, torch.ops.aten.lstm.input
 
 
 def _gru_sizes(
@@ -48,20 +50,40 @@ def _gru_sizes(
     return x.new_empty((*x.shape[:2], width)), torch.empty_like(start)
 
 
+def _lstm_sizes(
+    x: torch.Tensor, start: Sequence[torch.Tensor], *options: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    hidden, cell = start
+    return *_gru_sizes(x, hidden, *options), torch.empty_like(cell)
+
+
+def _whole_operators(module: torch.nn.Module) -> dict[OpOverload, Callable[..., Any]]:
+    """The recurrent operators that tracing would unroll, and functions that compute their sizes."""
+    children = list(module.modules())
+    found: dict[OpOverload, Callable[..., Any]] = {}
+    if any(isinstance(child, torch.nn.GRU) for child in children):
+        found[_GRU] = _gru_sizes
+    if any(isinstance(child, torch.nn.LSTM) and child.proj_size for child in children):
+        found[_LSTM] = _lstm_sizes
+    return found
+
+
 @contextmanager
 def whole_recurrent_layers(module: torch.nn.Module) -> Iterator[None]:
-    """While active, tracing records ``gru`` without looking inside; nothing changes for a module that has none."""
-    if not any(isinstance(child, torch.nn.GRU) for child in module.modules()):
+    """While active, tracing records recurrent layers as one node; without such layers, nothing changes."""
+    if not (operators := _whole_operators(module)):
         yield
         return
-    with preserved([_GRU]), enable_python_dispatcher():
-        _GRU.py_kernels[DispatchKey.Meta] = _gru_sizes
-        _GRU._dispatch_cache.clear()
-        meta_table[_GRU] = _gru_sizes
+    with preserved(list(operators)), enable_python_dispatcher():
+        for operator, sizes in operators.items():
+            operator.py_kernels[DispatchKey.Meta] = sizes
+            operator._dispatch_cache.clear()
+            meta_table[operator] = sizes
         try:
             yield
         finally:
-            del meta_table[_GRU]
+            for operator in operators:
+                del meta_table[operator]
 
 
 def capture_aten(
@@ -72,21 +94,35 @@ def capture_aten(
     dynamic_shapes: Any,
     rules: RuleTable,
 ) -> ExportedProgram:
-    """Export the model, and decompose the operators that have no rule, where that is possible."""
+    """Export the model, and decompose operators without a rule, where possible."""
     module = as_module(model)
     with torch.no_grad(), whole_recurrent_layers(module):
-        exported = export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+        try:
+            exported = export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+        except SymbolicShapeError as error:
+            exported = export(module, args, kwargs, dynamic_shapes=_corrected(error, dynamic_shapes))
         return translatable(exported, rules)
 
 
+def _corrected(error: SymbolicShapeError, dynamic_shapes: Any) -> Any:
+    """What the program allows in place of what was declared, as torch's exporter goes on with; told in a warning."""
+    try:
+        corrected = refine_dynamic_shapes_from_suggested_fixes(str(error), dynamic_shapes)
+    except InputValueError:
+        raise error from None
+    told = f"{error.what} The model is exported with what the program allows."
+    warnings.warn(told, UserWarning, stacklevel=2)
+    return corrected
+
+
 def translatable(exported: ExportedProgram, rules: RuleTable) -> ExportedProgram:
-    """The program, decomposed as far as rules are missing; what has a rule stays whole."""
+    """The program, decomposed where rules are missing; operators with a rule are preserved."""
     if not any(untranslatable(exported.graph_module, rules)):
         return exported
     kept = list(rules.overloads())
     exported = exported.run_decompositions(None, _preserve_ops=kept)
     tried: set[OperatorBase] = set()
-    # A decomposition may lead back to the operator itself: each is tried once.
+    # A decomposition may contain the operator itself: each is tried once.
     while table := {op: rule for op, rule in _further(exported.graph_module, rules).items() if op not in tried}:
         exported = exported.run_decompositions(table, _preserve_ops=kept)
         tried |= table.keys()
@@ -94,7 +130,7 @@ def translatable(exported: ExportedProgram, rules: RuleTable) -> ExportedProgram
 
 
 def _further(module: fx.GraphModule, rules: RuleTable) -> dict[OperatorBase, Callable[..., Any]]:
-    """Decompositions beyond those into Core ATen, of operators that are still without a rule."""
+    """Decompositions beyond Core ATen, for operators that still have no rule."""
     missing = [node.target for node in untranslatable(module, rules)]
     return {op: decomposition_table[op] for op in missing if isinstance(op, OperatorBase) and op in decomposition_table}
 
@@ -116,7 +152,7 @@ def capture_symbolic(
     dynamic_shapes: Any,
     rules: RuleTable,
 ) -> ExportedProgram:
-    """Trace the model symbolically; the graph's operators are then found by running it on shapes alone."""
+    """Trace the model symbolically; its ATen operators are then found by running the graph on shapes alone."""
     module = as_module(model)
     leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -125,7 +161,7 @@ def capture_symbolic(
     traced = symbolic_trace(module, _concrete(model, args, kwargs))
     is_meta = any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers(), *tensors))
     inputs = [tensor.to("meta") for tensor in tensors] if is_meta else tensors
-    # Tensors that the program makes itself must be where its weights are.
+    # Tensors that the program creates must be on the device of its weights.
     place: AbstractContextManager[Any] = torch.device("meta") if is_meta else nullcontext()
     with torch.no_grad(), place:
         exported = export(traced, inputs, dynamic_shapes=dims if dynamic_shapes is not None else None)

@@ -1,6 +1,6 @@
 """Element types on both sides: torch's dtypes and ONNX's data types.
 
-Torch's operators take operands of mixed dtypes; ONNX's do not. What each operand must be cast to first.
+Also type promotion: torch's operators accept operands of mixed dtypes, ONNX's do not.
 
 Before: ``add(i64[2], f32[2])``
 After:  ``Add(Cast(i64[2], to=f32), f32[2])``
@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 
 from precast.errors import OnnxTypeError
 from precast.graph.nodes import has_value, value_of
+from precast.graph.program import Program
 
 _DATA_TYPES = {
     torch.bfloat16: ir.DataType.BFLOAT16,
@@ -40,7 +41,7 @@ _DTYPES = {data_type: dtype for dtype, data_type in _DATA_TYPES.items()}
 
 
 def data_type_of(dtype: torch.dtype, *, what: str, at: str | None = None) -> ir.DataType:
-    """ONNX's type for torch's; ``what`` says in an error which value has it.
+    """ONNX's type for torch's; ``what`` names the value in error messages.
 
     >>> data_type_of(torch.float32, what="x").name
     'FLOAT'
@@ -57,14 +58,24 @@ def data_type_of(dtype: torch.dtype, *, what: str, at: str | None = None) -> ir.
 
 
 def unpacked_shape(tensor: torch.Tensor) -> tuple[int | torch.SymInt, ...]:
-    """The shape in numbers; torch counts pairs where two of them share a byte."""
+    """The shape in numbers, where torch counts packed pairs of numbers in a byte."""
     if tensor.dtype is not torch.float4_e2m1fn_x2:
         return tuple(tensor.shape)
     return (*tensor.shape[:-1], tensor.shape[-1] * 2)
 
 
+FLOAT4_SINCE = 23
+"""The first opset with float4."""
+
+
+def has_float4(program: Program) -> bool:
+    """Whether a program has float4 values, which the default opset lacks."""
+    values = [value_of(node) for node in program.module.graph.nodes if has_value(node)]
+    return any(isinstance(value, torch.Tensor) and value.dtype is torch.float4_e2m1fn_x2 for value in values)
+
+
 def real_data_type_of(dtype: torch.dtype, *, what: str, at: str | None = None) -> ir.DataType:
-    """The type that carries a value inside the graph: complex numbers travel as pairs of real ones."""
+    """The type of a value inside the graph: complex numbers are represented as pairs of real ones."""
     return data_type_of(dtype.to_real() if dtype.is_complex else dtype, what=what, at=at)
 
 
@@ -83,23 +94,27 @@ _UNTOUCHED = {
     _aten.masked_fill.Scalar: (1,),
     _aten.masked_fill.Tensor: (1,),
 }
-# Torchlib makes constants of their numbers without looking at the other operand.
+# Torchlib ignores the other operand's type when it makes constants of their numbers.
 TYPED_NUMBERS = {_aten.where.ScalarOther, _aten.where.ScalarSelf, _aten.where.Scalar}
 _NOT_PROMOTING = {_aten._to_copy.default, _aten.copy.default, _aten.clone.default, _aten.to.dtype, _aten.ldexp.Tensor}
 
 
-# Sums and the like: integers and booleans are added up in the result's dtype.
+# Sums and the like: integers and bools are accumulated in the result's dtype.
 _ACCUMULATING = {_aten.cumsum, _aten.cumprod, _aten.sum, _aten.prod, _aten.mean, _aten.nansum}
-# Their numbers are dimensions, or become what the tensor holds: they promote nothing.
+# Their numbers are dimensions, or values to fill in: they do not take part in promotion.
 _LIKE_THE_RESULT = _ACCUMULATING | {_aten.cat, _aten.stack, _aten.masked_fill}
 
 
-# Other names of elementwise operators, which torch does not mark as such.
-_OTHER_NAMES = {_aten.true_divide, _aten.divide, _aten.multiply, _aten.subtract, _aten.greater, _aten.less}
+# Aliases of elementwise operators, which torch does not mark as such.
+_OTHER_NAMES = {
+    _aten.true_divide, _aten.divide, _aten.floor_divide, _aten.multiply, _aten.subtract, _aten.greater,
+    _aten.greater_equal, _aten.less, _aten.less_equal, _aten.not_equal, _aten.isclose, _aten.__and__, _aten.__or__,
+    _aten.__xor__,
+}  # fmt: skip
 
 
 def operand_dtype(node: fx.Node) -> torch.dtype | None:
-    """The dtype in which an elementwise operator computes, or ``None`` where operands stay as they are."""
+    """The dtype in which an elementwise operator computes, or ``None`` if operands are not converted."""
     target = node.target
     if not isinstance(target, OpOverload) or target in _NOT_PROMOTING or not is_elementwise(target):
         return None
@@ -117,12 +132,12 @@ def operand_dtype(node: fx.Node) -> torch.dtype | None:
 
 
 def keeps_dtype(node: fx.Node, position: int) -> bool:
-    """Whether the operand at this position is a mask, never cast."""
+    """Whether the operand at this position is a mask, which is never cast."""
     return isinstance(node.target, OpOverload) and position in _UNTOUCHED.get(node.target, ())
 
 
 def is_elementwise(target: object) -> bool:
-    """Whether an operator computes each element of its result from one of each operand, after promotion."""
+    """Whether an operator is elementwise after broadcasting and type promotion."""
     return isinstance(target, OpOverload) and (
         torch.Tag.pointwise in target.tags
         or target in (_aten.cat.default, _aten.stack.default)
@@ -132,7 +147,7 @@ def is_elementwise(target: object) -> bool:
 
 
 def _example(argument: Any) -> Any:
-    """Something that promotes as the operand does."""
+    """A value that promotes like the operand."""
     if isinstance(argument, (list, tuple)):
         tensors = [value for value in map(_example, argument) if isinstance(value, torch.Tensor)]
         return torch.empty((1,), dtype=_common_dtype(tensors), device="meta") if tensors else None

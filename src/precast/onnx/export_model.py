@@ -1,6 +1,6 @@
 """From a model to an ONNX program: capture, translate, optimize, verify, save.
 
-The original model as the truth to compare with, called on the ONNX model's inputs without leaving a trace.
+The reference for verification is the original model, called on the ONNX model's inputs without side effects.
 """
 
 import io
@@ -22,6 +22,7 @@ from precast.graph.program import Program
 from precast.onnx.adapters import InputAdapter, OutputAdapter, which_are_inputs
 from precast.onnx.axes import Axes, DynamicAxes, described_axes, labelled_sizes, name_output_axes, named_sizes
 from precast.onnx.capture import capture_aten, capture_symbolic, translatable
+from precast.onnx.element_types import FLOAT4_SINCE, has_float4
 from precast.onnx.exporting import answered, exporting
 from precast.onnx.older_opsets import OLDEST_OPSET, lower
 from precast.onnx.optimize import finish
@@ -34,7 +35,7 @@ from precast.onnx.verify import Reference, Verification, verify_model
 
 
 def reference_of(source: Source, program: Program, outputs: OutputAdapter) -> Reference:
-    """A function from the inputs of a call to the outputs of the model; the original's buffers stay as they are."""
+    """A function from the inputs of a call to the outputs of the model; the original's buffers are not changed."""
     leaves, tree = pytree.tree_flatten(opened((source.args, source.kwargs)))
     are_inputs = which_are_inputs(program, leaves)
 
@@ -59,13 +60,14 @@ def _call(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 Destination = str | os.PathLike[str] | io.BytesIO
 
 DEFAULT_OPSET = 20
-"""Has Gelu, and every runtime of the last years reads it."""
+"""The first with Gelu, and supported by all runtimes of recent years."""
 
 RULE_FILES = (
-    "attention", "complex", "control_flow", "counting", "cumulative", "embedding", "integers", "linear_algebra",
-    "onnx_operators", "pointwise", "polynomials", "reduction", "sizes", "special_functions",
+    "attention", "bessel", "complex", "control_flow", "counting", "cumulative", "division", "embedding",
+    "factorizations", "integers", "linear_algebra", "onnx_operators", "ordering", "own_operators", "pointwise",
+    "polynomials", "recurrent", "reduction", "singular_values", "sizes", "special_functions",
 )  # fmt: skip
-"""Importing them fills the table."""
+"""Importing them fills the table of rules."""
 for _rule_file in RULE_FILES:
     import_module(f"precast.onnx.rules.{_rule_file}")
 
@@ -92,12 +94,12 @@ def export(
     opset: int | None = None,
     **torch_only: Any,
 ) -> ONNXProgram:
-    """Say in ONNX what ``model(*args, **kwargs)`` does; with ``f`` (or ``path``), write it there.
+    """Export ``model(*args, **kwargs)`` to ONNX; with ``f`` (or ``path``), write the model to that file.
 
-    Calls of ``torch.onnx.export`` carry over; ``torch_only`` are keywords that mean less here. ``model`` may be an
-    exported program, too. ``dynamic_shapes`` or ``dynamic_axes`` name the sizes that may change. ``verify`` compares
-    with the original in onnxruntime, on the example and on other sizes. ``capture="symbolic"`` traces without data.
-    ``custom_translation_table`` maps operators to functions over onnxscript's ops. ``progress`` is told of each step.
+    The keywords of ``torch.onnx.export`` are accepted; ``torch_only`` are those with little or no effect here.
+    ``model`` may also be an exported program. ``dynamic_shapes`` or ``dynamic_axes`` declare the sizes that may change.
+    ``verify`` runs the result in onnxruntime, on the example and on other sizes, and compares it with the original.
+    ``capture="symbolic"`` traces without data. ``custom_translation_table`` maps operators to onnxscript functions.
 
     >>> import torch
     >>> program = export(torch.nn.ReLU(), (torch.ones(2),))
@@ -107,18 +109,20 @@ def export(
     (tensor([0., 2.]),)
     """
     options = torch_options(torch_only)
-    wanted_opset = _checked_opset(opset if opset_version is None else opset_version)
+    asked_opset = opset if opset_version is None else opset_version
+    wanted_opset = _checked_opset(asked_opset)
     rules = RuleTable(max(wanted_opset, BASE_OPSET), custom_translation_table or {})
     destination = _checked_place(path if f is None else f)
     source = source_of(model, args, kwargs).named(input_names, output_names)
-    # A mode of the user's for fake tensors is for their code, not for what is made here.
+    # A fake mode of the user's is for the user's code, not for what is created here.
     with unset_fake_temporarily(), ExportLog(progress, options) as log:
         axes = described_axes(source, dynamic_shapes=dynamic_shapes, dynamic_axes=dynamic_axes)
         log.step("capturing")
         exported = answered(lambda: _captured(source, capture, axes=axes, rules=rules))
+        exported, rules = _for_float4(exported, rules, is_free=asked_opset is None)
         with exporting():
             result = _translated(source, exported, axes, rules, optimize=optimize, log=log)
-            lower(result.model, wanted_opset)
+            lower(result.model, rules.opset if asked_opset is None else wanted_opset)
             is_external_data(result.model, external_data)
             if verify:
                 result.verification = _verified(source, result, log, trusts_custom_rules=verify != "custom")
@@ -206,8 +210,16 @@ def _captured(source: Source, way: str, *, axes: Axes, rules: RuleTable) -> Expo
     return capture(source.model, source.args, source.kwargs, dynamic_shapes=axes.shapes, rules=rules)
 
 
+def _for_float4(exported: ExportedProgram, rules: RuleTable, *, is_free: bool) -> tuple[ExportedProgram, RuleTable]:
+    """Select the first opset with float4, if the program needs it and no opset was requested."""
+    if not is_free or not has_float4(exported.program):
+        return exported, rules
+    newer = RuleTable(FLOAT4_SINCE, rules.custom)
+    return translatable(exported, newer), newer
+
+
 def _name(translation: Translation, source: Source, own_inputs: Sequence[str], own_outputs: Sequence[str]) -> None:
-    """Give inputs and the user's outputs their names, those without one their own; what had the name gets another."""
+    """Apply the names of inputs and user outputs, or their own; other values with these names are renamed."""
     model = translation.model
     inputs = list(model.graph.inputs)
     outputs = list(model.graph.outputs)[: len(own_outputs)]
@@ -215,14 +227,14 @@ def _name(translation: Translation, source: Source, own_inputs: Sequence[str], o
     new_inputs = _completed("input", source.input_names, own_inputs if is_clear else [str(v.name) for v in inputs])
     new_outputs = _completed("output", source.output_names, own_outputs)
     if source.input_names is None:
-        # Inputs keep their names: an output that is called the same gets a suffix.
+        # Inputs keep their names: an output of the same name gets a suffix.
         new_outputs = [f"{name}_out" if name in new_inputs else name for name in new_outputs]
     wanted = [*new_inputs, *new_outputs]
     twice = sorted({name for name in wanted if wanted.count(name) > 1})
     if twice:
         raise InputValueError(
             f"Several inputs or outputs are called {', '.join(twice)}.",
-            why="names are how a runtime tells them apart",
+            why="a runtime identifies them by name",
             fix="Give each a name of its own.",
         )
     _rename(model, dict(zip([*inputs, *outputs], wanted, strict=True)))

@@ -1,8 +1,8 @@
-"""Lets a model know that it is being exported: ``is_in_onnx_export()`` of torch's own exporter answers True.
+"""Makes ``is_in_onnx_export()`` of torch's own exporter return True while a model is exported.
 
-Models branch on that function. It reads switches in modules of torch that Precast never imports: they are found among
-the loaded modules, turned on, and put back as they were. Where none is loaded, nobody has asked so far; the first
-question loads one, and is answered with no. Then the model is captured once more.
+Models branch on that function. It reads flags in modules of torch that Precast never imports: they are found among
+the loaded modules, set, and restored. If none is loaded, no model has called the function yet; the first call loads
+one, and returns False. Then the model is captured again.
 """
 
 import sys
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
 
-# The module that holds the switch, the object in it (the module itself where there is none), and the attribute.
+# The module that holds the flag, the object in it (if not the module itself), and the attribute.
 _SWITCHES = (
     ("onnx._internal.exporter._flags", None, "_is_onnx_exporting"),
     ("onnx._internal.torchscript_exporter._globals", "GLOBALS", "in_onnx_export"),
@@ -21,7 +21,7 @@ _SWITCHES = (
 
 @contextmanager
 def exporting() -> Iterator[None]:
-    """While active, models are told that they are being exported."""
+    """While active, models see that they are being exported."""
     holders = list(_holders())
     before = [getattr(holder, attribute) for holder, attribute in holders]
     try:
@@ -34,13 +34,13 @@ def exporting() -> Iterator[None]:
 
 
 def answered(capture: Callable[[], _Result]) -> _Result:
-    """What a capture returns in which the model, if it asks, is told that it is being exported."""
+    """The result of a capture during which the model, if it asks, sees that it is being exported."""
     is_told = any(True for _ in _holders())
     try:
         with exporting():
             captured = capture()
     except Exception:
-        # The other answer may have led it there.
+        # The wrong answer may have caused the error.
         if is_told or not _was_asked():
             raise
     else:

@@ -1,9 +1,9 @@
-"""Recognizes what people write out by hand, and says it in one node.
+"""Fuses hand-written patterns into single nodes.
 
 Before: ``Mul(Mul(x, 0.5), Add(Erf(Div(x, 1.4142135)), 1.0))``
 After:  ``Gelu(x)``
 
-Likewise layer normalization, and from opset 23 on softmax attention. Constants must be exactly the function's own.
+Likewise layer normalization, and from opset 23 on softmax attention. Constants must match the function's own exactly.
 """
 
 import math
@@ -22,8 +22,8 @@ _SWAP_LAST = [0, 1, 3, 2]
 
 
 def fuse_patterns(model: ir.Model, *, opset: int) -> None:
-    """Change ``model`` in place; only operators that ``opset`` has are used."""
-    # Matching in every order of operands is slow: patterns are tried only where their core is there.
+    """Change ``model`` in place; only operators of ``opset`` are used."""
+    # Matching in every order of operands is slow: patterns are tried only if their central nodes occur.
     cores = {(node.op_type, _producer(node)) for node in model.graph.all_nodes()}
     rules: list[pattern.RewriteRule] = []
     if opset >= 20 and cores & {("Erf", "Mul"), ("Erf", "Div")}:
@@ -40,7 +40,7 @@ def fuse_patterns(model: ir.Model, *, opset: int) -> None:
 
 
 def _producer(node: ir.Node) -> str:
-    """The operator that makes a node's first input."""
+    """The operator that computes a node's first input."""
     first = node.inputs[0] if node.inputs else None
     producer = first.producer() if first is not None else None
     return producer.op_type if producer is not None else ""
@@ -111,7 +111,7 @@ def _attention_rules() -> list[pattern.RewriteRule]:
 
 
 def _attention_rule(scaled: str, is_masked: bool) -> pattern.RewriteRule:
-    """``Softmax(query @ keys * scale + mask) @ value``, where ``keys`` are transposed already."""
+    """``Softmax(query @ keys * scale + mask) @ value``, where ``keys`` are already transposed."""
 
     def scores_of(op: Any, query: Any, keys: Any, scale: Any) -> Any:
         product = op.MatMul(query, keys)

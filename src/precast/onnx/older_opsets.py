@@ -1,9 +1,9 @@
-"""Models for opsets before the one that torchlib speaks, where their operators can be said in those.
+"""Converts models to opsets older than torchlib's, where their operators have equivalents.
 
 Before: ``opset 18: ReduceMean(x, axes=[1], noop_with_empty_axes=0); Split(x, num_outputs=2)``
 After:  ``opset 16: ReduceMean(x){axes=[1]}; Split(x)``
 
-Onnx's own converter has no way down for Split, and leaves attributes that older operators do not have.
+Onnx's own converter cannot downgrade Split, and leaves attributes that older operators do not have.
 """
 
 import onnx
@@ -15,7 +15,7 @@ OLDEST_OPSET = 16
 
 
 def lower(model: ir.Model, opset: int) -> None:
-    """Change ``model`` in place to an older opset; refuse where an operator cannot be said in it."""
+    """Change ``model`` in place to an older opset; refuse where an operator has no equivalent in it."""
     present = model.opset_imports[""]
     if opset >= present:
         return
@@ -24,7 +24,7 @@ def lower(model: ir.Model, opset: int) -> None:
 
 
 def _rewrite(node: ir.Node, present: int, opset: int) -> bool:
-    """Bring a node closer to what it was; tell whether it has the older form now, where that is another one."""
+    """Rewrite a node in older terms; returns whether it is now in the older form, where the forms differ."""
     newer = onnx.defs.get_schema(node.op_type, present)
     try:
         older = onnx.defs.get_schema(node.op_type, opset)
@@ -52,7 +52,7 @@ def _value(attribute: onnx.AttributeProto) -> object:
 
 
 def _is_even(node: ir.Node) -> bool:
-    """Whether a split is into equal parts, as one without sizes was before."""
+    """Whether a split is into equal parts, as a split without sizes was in older opsets."""
     shape, axis = node.inputs[0].shape if node.inputs[0] is not None else None, node.attributes.get_int("axis", 0)
     size = shape[axis] if shape is not None else None
     return isinstance(size, int) and size % len(node.outputs) == 0

@@ -1,41 +1,46 @@
-"""Brings a fresh model into its final form: functions inlined, the asked opset, on demand fewer nodes.
+"""Brings a new model into its final form: functions inlined, the requested opset, optionally fewer nodes.
 
-Models under another opset number, where every operator in them means the same in both.
+A model may be renumbered to another opset if every operator in it means the same in both.
 
 Before: ``opset 25: Gemm, Cast``
 After:  ``opset 28: Gemm, Cast``; Cast was revised in 28, but only takes more types
 
-Onnxscript converts models up to opset 25; the revisions since then have only added to what operators take.
+Onnxscript converts models up to opset 25; later revisions have only extended what operators accept.
 
-Gives every value of a model a name of its own, those of subgraphs included.
+Every value of a model, in subgraphs too, gets a unique name.
 
 Before: ``y = If(p, then={val_3 = Sin(x)}); val_3 = Neg(y)``
 After:  ``y = If(p, then={val_3_1 = Sin(x)}); val_3 = Neg(y)``
 
-Onnx_ir's own pass lets a subgraph use a name that the outer graph uses further down; onnxruntime does not.
+Onnx_ir's own pass lets a subgraph use a name that the outer graph defines later; onnxruntime does not.
 """
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
 
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from onnx_ir.schemas import OpSignature
-from onnxscript import optimizer, version_converter
+from onnxscript import optimizer, rewriter, version_converter
+from onnxscript.rewriter import pattern
+from onnxscript.rewriter.rules.common._no_op import rules as no_op_rules
 
 from precast.errors import OnnxError
 from precast.onnx.fuse import fuse_patterns
 from precast.onnx.weights import missing_as_inputs
+from precast.onnx.widen import make_types_valid
 
 Schema = onnx.defs.OpSchema
 
 
 def renumber(model: ir.Model, opset: int, *, rewritten: Collection[ir.Node] = ()) -> None:
-    """Change ``model`` in place to say ``opset``; refuse where an operator in it is another one there.
+    """Change ``model`` in place to declare ``opset``; refuse if an operator in it is different there.
 
-    Nodes that were ``rewritten`` for it have the form already.
+    Nodes that were ``rewritten`` for it already have its form.
     """
     present = model.opset_imports[""]
     own = [node for node in model.graph.all_nodes() if node.domain == ""]
@@ -82,7 +87,7 @@ def _default(schema: Schema, key: str) -> bytes | None:
 
 
 def _takes(schema: Schema, node: ir.Node) -> bool:
-    """Whether the operator takes the node's inputs, as far as their types are known."""
+    """Whether the operator accepts the node's inputs, as far as their types are known."""
     pairs = zip(OpSignature.from_op_schema(schema).inputs, node.inputs, strict=False)
     return all(
         value is None or value.type is None or value.type in parameter.type_constraint.allowed_types
@@ -91,7 +96,8 @@ def _takes(schema: Schema, node: ir.Node) -> bool:
 
 
 def make_names_unique(model: ir.Model) -> None:
-    """Change ``model`` in place; values of the outermost graph keep their names."""
+    """Change ``model`` in place; values of the outermost graph keep their names, those without one get one."""
+    passes.NameFixPass()(model)
     taken: dict[str, ir.Value] = {}
     for graph in _graphs(model):
         for value in _values(graph):
@@ -128,39 +134,68 @@ def finish(model: ir.Model, *, opset: int, optimize: bool) -> None:
 def _finish(model: ir.Model, *, opset: int, optimize: bool) -> None:
     ir.passes.Sequential(passes.InlinePass(), passes.RemoveUnusedNodesPass())(model)
     model.functions.clear()
+    make_types_valid(model, opset)
     with _quiet("onnxscript", "onnx_ir"):
         _convert(model, opset)
     if optimize:
         fold(model, opset=opset)
-    ir.passes.Sequential(
-        passes.RemoveUnusedNodesPass(), passes.RemoveUnusedOpsetsPass(), passes.OutputFixPass(), passes.NameFixPass()
-    )(model)
+    ir.passes.Sequential(passes.RemoveUnusedNodesPass(), passes.RemoveUnusedOpsetsPass(), passes.OutputFixPass())(model)
     make_names_unique(model)
 
 
+def _changes_nothing(neutral: float) -> Callable[..., bool]:
+    """Whether a constant is exactly the neutral number, and adds no dimensions by broadcasting."""
+
+    def check(context: Any, number: ir.Value, **_: Any) -> bool:
+        constant = ir.convenience.get_const_tensor(number)
+        return constant is not None and len(constant.shape) == 0 and bool(constant.numpy() == neutral)
+
+    return check
+
+
+def _identity(op: Any, x: Any, **_: Any) -> Any:
+    return op.Identity(x)
+
+
+_NEUTRAL = (
+    (lambda op, x, number: op.Mul(x, number), 1.0),
+    (lambda op, x, number: op.Mul(number, x), 1.0),
+    (lambda op, x, number: op.Add(x, number), 0.0),
+    (lambda op, x, number: op.Add(number, x), 0.0),
+    (lambda op, x, number: op.Sub(x, number), 0.0),
+    (lambda op, x, number: op.Div(x, number), 1.0),
+)
+# Onnxscript's own rules accept 1e-12 for zero and 1.000001 for one.
+_INEXACT = {id(rule) for rule in no_op_rules}
+_EXACT_RULES = (
+    *(pattern.RewriteRule(find, _identity, _changes_nothing(neutral)) for find, neutral in _NEUTRAL),
+    *(rule for rule in rewriter._DEFAULT_REWRITE_RULES if id(rule) not in _INEXACT),
+)
+
+
 def fold(model: ir.Model, *, opset: int) -> None:
-    """Change ``model`` in place: constants folded, patterns recognized, fewer nodes."""
-    with _quiet("onnxscript", "onnx_ir"):
+    """Optimize ``model`` in place: fold constants, fuse patterns, remove nodes."""
+    with _quiet("onnxscript", "onnx_ir"), patch.object(rewriter, "_DEFAULT_REWRITE_RULES", _EXACT_RULES):
         optimizer.optimize_ir(model, inline=False)
         fuse_patterns(model, opset=opset)
         passes.IdentityEliminationPass()(model)
 
 
 def _convert(model: ir.Model, opset: int) -> None:
-    """To a newer opset, by onnxscript as far as it goes."""
+    """Convert to a newer opset, with onnxscript as far as it goes."""
     for reachable in range(opset, model.opset_imports[""], -1):
         try:
             version_converter.convert_version(model, reachable)
             break
         except ValueError:
-            # Newer than it knows; it says so before it changes anything.
+            # Newer than onnxscript supports; it fails before it changes anything.
             continue
     renumber(model, opset)
 
 
 @contextmanager
 def _quiet(*names: str) -> Iterator[None]:
-    """Without the libraries' notes on every node that they leave as it is."""
+    """Suppress the libraries' messages about every node that they leave unchanged."""
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     try:

@@ -1,10 +1,12 @@
-"""The exported model as an object: to inspect, save, run, and feed as the original was called.
+"""The exported model as an object: to inspect, save, run, and call like the original.
 
-Models on disk: whole or not at all, with the weights beside the file where it would grow too large.
+Models are saved completely or not at all, with the weights in a separate file if one would be too large.
 """
 
 import io
+import itertools
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +37,7 @@ ExternalData = bool | Literal["auto"] | None
 
 
 def check_destination(path: str | os.PathLike[str]) -> Path:
-    """Refuse a place that cannot be written to, before any work is done."""
+    """Refuse a destination that cannot be written to, before any work is done."""
     destination = Path(path)
     folder = destination.absolute().parent
     if destination.is_dir():
@@ -51,15 +53,15 @@ def _unwritable(destination: Path, why: str) -> InputValueError:
     return InputValueError(
         f"The model cannot be written to {destination}.",
         why=why,
-        fix="Name a file in a folder that exists and is yours.",
+        fix="Choose a path in an existing folder that you can write to.",
     )
 
 
 def save_model(model: ir.Model, path: str | os.PathLike[str], *, external_data: ExternalData = "auto") -> None:
-    """Write the model; weights go to ``<name>.data`` beside it on demand, or when one file cannot hold them.
+    """Write the model; weights go to ``<name>.data`` beside it on request, or when one file cannot hold them.
 
-    Weights that are missing become inputs. The files appear when they are complete; what was there before stays
-    until then. At no moment does a model lie beside data of another.
+    Missing weights become inputs. The files appear only when they are complete; until then, the old ones stay.
+    At no moment is a model paired with another model's data.
     """
     destination = check_destination(path)
     data_name = f"{destination.name}.data"
@@ -83,25 +85,35 @@ def save_model(model: ir.Model, path: str | os.PathLike[str], *, external_data: 
 def _place_with_data(written: Path, data: Path, destination: Path) -> None:
     """Move a model and its data to their places.
 
-    Data of that name may belong to the model that is there. So a third model comes between the two, over the new data
-    under another name, and the data get their own name when no model has the old ones any more.
+    Data of that name may belong to the existing model. So an intermediate model is written first, which refers to the
+    new data under an unused name; the data get their final name when no model refers to the old ones any more.
+    Leftovers of a killed writer are removed in the end.
     """
     place = destination.with_name(data.name)
-    if not place.exists():
+    left = _between(place)
+    if not place.exists() and not left:
         replace_together([(data, place), (written, destination)])
         return
-    between = destination.with_name(f"{data.name}.new")
+    names = (f"{data.name}.new{number or ''}" for number in itertools.count())
+    between = next(place.with_name(name) for name in names if not place.with_name(name).exists())
     os.link(data, data.with_name(between.name))
     renamed = written.with_name(f"{written.name}.between")
     _save_over(written, renamed, data_name=between.name)
     replace_together([(data.with_name(between.name), between), (renamed, destination)])
     os.replace(data, place)
     os.replace(written, destination)
-    between.unlink()
+    for path in (between, *left):
+        path.unlink(missing_ok=True)
+
+
+def _between(place: Path) -> list[Path]:
+    """The data files of intermediate models."""
+    pattern = re.compile(rf"{re.escape(place.name)}\.new\d*")
+    return [path for path in place.parent.iterdir() if pattern.fullmatch(path.name)]
 
 
 def _save_over(model: Path, copy: Path, *, data_name: str) -> None:
-    """Write a copy of a model whose data have another name."""
+    """Write a copy of a model that refers to its data by another name."""
     proto = onnx.load_model(model, load_external_data=False)
     for tensor in external_data_helper._get_all_tensors(proto):
         for entry in tensor.external_data:
@@ -121,14 +133,14 @@ def is_external_data(model: ir.Model, wanted: ExternalData) -> bool:
         raise OnnxError(
             f"The weights take {weight_bytes(model):,} bytes, too much for one file.",
             why="an ONNX file is a protobuf message, which holds less than 2 GB",
-            fix='Leave external_data="auto": the weights then lie beside the file.',
+            fix='Leave external_data="auto": the weights are then stored beside the file.',
         )
     return is_large if wanted in ("auto", None) else bool(wanted)
 
 
 @contextmanager
 def _rearranged(model: ir.Model, *, include_initializers: bool, keep_initializers_as_inputs: bool) -> Iterator[None]:
-    """While active, the model has its weights where the file shall have them."""
+    """While active, the model's weights are arranged as the file shall have them."""
     graph = model.graph
     inputs, weights = list(graph.inputs), dict(graph.initializers)
     try:
@@ -144,12 +156,12 @@ def _rearranged(model: ir.Model, *, include_initializers: bool, keep_initializer
 
 @dataclass(eq=False, repr=False)
 class ONNXProgram:
-    """What ``precast.onnx.export`` returns.
+    """An ONNX model, as ``precast.onnx.export`` returns it.
 
-    ``model`` is the model in onnx_ir's form, free to edit. ``rules`` tells how each operator was translated, and
-    ``verification`` what was checked. ``updates`` names outputs behind the user's that hold new values of state.
-    ``exported_program`` is what was translated. What is called returns the model's outputs one after the other, as
-    torch's exporter does; ``call_as_model`` puts them into what the original returns.
+    ``model`` is the model as an ``onnx_ir.Model``, which you may edit. ``rules`` says how each operator was translated,
+    ``verification`` what was checked, and ``updates`` which outputs after the user's hold new values of state.
+    ``exported_program`` is the program that was translated. Calling the object runs the model in onnxruntime and
+    returns a flat tuple of outputs, like torch's exporter; ``call_as_model`` returns the structure of the original.
     """
 
     model: ir.Model
@@ -162,7 +174,7 @@ class ONNXProgram:
     _session: Session | None = field(default=None, init=False)
 
     _capture_strategy: ClassVar[str] = "TorchExportNonStrictStrategy"
-    """How torch's own ``assert_onnx_program`` calls capturing without reading bytecode; it asks."""
+    """Torch's ``assert_onnx_program`` reads this: its name for capture without bytecode analysis."""
 
     def __repr__(self) -> str:
         """``ONNXProgram(x: FLOAT[batch,4]) -> (y: FLOAT[batch,2]), 4 nodes, opset 20``, and what was checked."""
@@ -194,10 +206,10 @@ class ONNXProgram:
         keep_initializers_as_inputs: bool = False,
         external_data: ExternalData = "auto",
     ) -> None:
-        """Write the model to a file, all or nothing; weights are beside it where one file cannot hold them.
+        """Write the model to a file, atomically; weights that do not fit go to a data file beside it.
 
-        ``include_initializers=False`` leaves the weights out. ``keep_initializers_as_inputs`` makes inputs of them
-        too, behind the user's, for runtimes that exchange weights.
+        ``include_initializers=False`` leaves the weights out. ``keep_initializers_as_inputs`` also lists them as
+        inputs, after the user's, for runtimes that swap weights.
         """
         with _rearranged(
             self.model,
@@ -210,15 +222,16 @@ class ONNXProgram:
                 save_model(self.model, destination, external_data=external_data)
 
     def optimize(self) -> None:
-        """Fold constants and recognize patterns, in place."""
+        """Optimize the model in place: constant folding and pattern fusion."""
         fold(self.model, opset=self.model.opset_imports[""])
         self.release()
 
     def quantized(self, scheme: Scheme = "int8") -> "ONNXProgram":
-        """The same program with the weights of matrix products in few bits.
+        """Return the same program with quantized weights.
 
-        ``int8`` and ``int4`` keep computing in floats. ``dynamic_int8`` rounds activations too, and multiplies whole
-        numbers. ``verification`` tells how far the results are from those of this program, on the example.
+        ``int8`` and ``int4`` quantize weights only and compute in floating point; ``dynamic_int8`` also quantizes
+        activations and multiplies integers. ``verification`` says how far results on the example are from those of this
+        program.
         """
         model = quantized_model(self.model, scheme)
         check_structure(model)
@@ -232,12 +245,12 @@ class ONNXProgram:
         return replace(self, model=model, verification=verification)
 
     def attach_weights(self, path: str | os.PathLike[str]) -> None:
-        """Give a model that was exported without weights the tensors of a safetensors file, by name."""
+        """Attach the tensors of a safetensors file, by name, to a model that was exported without weights."""
         attach(self.model, Path(path))
         self.release()
 
     def apply_weights(self, state_dict: Mapping[str, torch.Tensor]) -> None:
-        """Give the model these weights, by the names that they have in the module; it must have all of these."""
+        """Replace weights by these tensors, by their names in the module; all names must exist in the model."""
         weights = self.model.graph.initializers
         if unknown := [name for name in state_dict if name not in weights]:
             warnings.warn(f"The model has no weights called {', '.join(unknown)}.", UserWarning, stacklevel=2)
@@ -246,30 +259,30 @@ class ONNXProgram:
         self.release()
 
     def rename_axes(self, rename_mapping: Mapping[str | ir.SymbolicDim, str]) -> None:
-        """Give sizes other names, by their names or by the dims that a shape in ``model`` holds."""
+        """Rename dynamic axes; keys are names, or dimensions of a shape in ``model``."""
         rename_axes(self.model, {str(name): new for name, new in rename_mapping.items()})
         self.release()
 
     def adapt_torch_inputs(self, *args: Any, include_state: bool = False, **kwargs: Any) -> list[torch.Tensor]:
-        """The model's inputs for a call of the original; ``include_state`` appends the weights."""
+        """Return the model's inputs for a call of the original; ``include_state`` appends the weights."""
         assert self.input_adapter is not None, "exported programs have one"
         return self.input_adapter(args, kwargs, include_state=include_state)
 
     def adapt_torch_outputs(self, result: Any) -> list[torch.Tensor]:
-        """The tensors that the model returns, of what the original returned."""
+        """Flatten what the original returned to the tensors that the model returns."""
         assert self.output_adapter is not None, "exported programs have one"
         return self.output_adapter.to_model(result)
 
     def initialize_inference_session(self, initializer: Callable[[str | bytes], Any] | None = None) -> None:
-        """Open the model in onnxruntime; ``initializer`` makes a session of the file's name or of the model's bytes."""
+        """Open the model in onnxruntime; ``initializer`` creates a session from a file name or the model's bytes."""
         self._session = Session(self.model, initializer)
 
     def release(self) -> None:
-        """Close the session; the next call opens another."""
+        """Close the session; the next call opens a new one."""
         self._session = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        """Run the model in onnxruntime, called as the original; its outputs in order."""
+        """Run the model in onnxruntime, called like the original; returns its outputs in order."""
         if self._session is None:
             self.initialize_inference_session()
         assert self._session is not None, "just opened"
@@ -277,12 +290,12 @@ class ONNXProgram:
         return tuple(outputs[: len(outputs) - len(self.updates)])
 
     def call_as_model(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model in onnxruntime; what it returns has the structure of what the original returns."""
+        """Run the model in onnxruntime and return results in the structure that the original returns."""
         assert self.output_adapter is not None, "exported programs have one"
         return self.output_adapter.to_user(self(*args, **kwargs))
 
     def call_reference(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        """Run the model in onnx's own reference implementation: slow, and close to the letter of the standard."""
+        """Run the model in onnx's reference implementation, which is slow and follows the standard closely."""
         names = [str(value.name) for value in self.model.graph.inputs]
         feed = dict(zip(names, map(as_array, self.adapt_torch_inputs(*args, **kwargs)), strict=True))
         outputs = ReferenceEvaluator(self.model_proto).run(None, feed)
@@ -292,7 +305,7 @@ class ONNXProgram:
     def compute_values(
         self, value_names: Sequence[str], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> tuple[torch.Tensor, ...]:
-        """What any values of the model are in a call, by their names."""
+        """Run the model and return intermediate values by name."""
         probe = self.model.clone()
         values = {value.name: value for node in probe.graph for value in node.outputs}
         values |= {value.name: value for value in (*probe.graph.inputs, *probe.graph.initializers.values())}
@@ -306,6 +319,6 @@ class ONNXProgram:
         return tuple(Session(probe).run(self.adapt_torch_inputs(*args, **(kwargs or {}))))
 
     def rule_summary(self) -> list[tuple[str, str, int]]:
-        """Operator, whose rule translated it, and how often; most frequent first."""
+        """Return each operator with the source of its translation rule and its count, most frequent first."""
         counts = Counter((use.operator, f"{use.source}:{use.rule}") for use in self.rules)
         return [(operator, rule, count) for (operator, rule), count in counts.most_common()]

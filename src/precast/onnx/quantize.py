@@ -1,13 +1,15 @@
-"""Weights of matrix products in 8 or 4 bits, which take a fourth or an eighth of the space.
+"""Quantizes the weights of matrix products and convolutions to 8 or 4 bits, a fourth or an eighth of the size.
 
 Before: ``MatMul(x, weight: f32[64, 32])``
 After:  ``MatMul(x, DequantizeLinear(weight: i8[64, 32], scale: f32[32], axis=1))``
 Dynamic: ``q, s, z = DynamicQuantizeLinear(x); Mul(Cast(MatMulInteger(q, weight, z)), Mul(s, scale))``
 
-Weights are symmetric around zero. 8 bits have one scale for each column of results, 4 bits one for each 32 rows too.
+Quantization is symmetric. 8 bits have one scale per output column, 4 bits one per block of 32 rows as well.
+Convolutions have a scale per output channel, and with 4 bits per block of input channels.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +23,7 @@ from precast.onnx.session import Session
 Scheme = Literal["int8", "int4", "dynamic_int8"]
 _SCHEMES = ("int8", "int4", "dynamic_int8")
 _BLOCK = 32
+_LEAST_BLOCK = 8
 _INT4_OPSET = 21
 _LEAST_ELEMENTS = 1024
 """Smaller weights are not worth a node."""
@@ -29,7 +32,7 @@ _Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def quantized_model(model: ir.Model, scheme: Scheme) -> ir.Model:
-    """A copy of the model whose large weights of products are whole numbers."""
+    """A copy of the model whose large weights of products are integers."""
     if scheme not in _SCHEMES:
         raise OptionError(
             f"The scheme is {scheme!r}.", why="weights are quantized by one of a few", fix=f"Pass one of {_SCHEMES}."
@@ -41,7 +44,7 @@ def quantized_model(model: ir.Model, scheme: Scheme) -> ir.Model:
     if not products:
         raise OnnxError(
             "The model has no weights to quantize.",
-            why=f"no matrix product has a float32 weight of {_LEAST_ELEMENTS} elements or more",
+            why=f"no product or convolution has a float32 weight of {_LEAST_ELEMENTS} elements or more",
             fix="Export it as it is.",
         )
     for node, weight in products:
@@ -59,7 +62,7 @@ def quantized_model(model: ir.Model, scheme: Scheme) -> ir.Model:
 
 
 def relative_error(model: ir.Model, original: ir.Model, inputs: list[torch.Tensor]) -> float:
-    """How far apart the float results of two models are, of the original's root mean square, in the worst output."""
+    """The largest difference between the float outputs of two models, relative to the original's root mean square."""
     worst = 0.0
     for actual, expected in zip(Session(model).run(inputs), Session(original).run(inputs), strict=True):
         if expected.is_floating_point() and expected.numel():
@@ -68,38 +71,53 @@ def relative_error(model: ir.Model, original: ir.Model, inputs: list[torch.Tenso
     return worst
 
 
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+
+
 def _products(model: ir.Model, scheme: Scheme) -> Iterator[tuple[ir.Node, ir.Value]]:
     for node in model.graph:
-        weight = node.inputs[1] if node.op_type in ("MatMul", "Gemm") and node.domain == "" else None
+        is_known = node.op_type in ("MatMul", "Gemm", *_CONVOLUTIONS) and node.domain == ""
+        weight = node.inputs[1] if is_known else None
         if weight is None or weight.const_value is None or weight.name not in model.graph.initializers:
             continue
         shape, is_float = weight.const_value.shape.numpy(), weight.const_value.dtype == ir.DataType.FLOAT
-        if not is_float or len(shape) != 2 or weight.const_value.size < _LEAST_ELEMENTS:
+        is_matrix = len(shape) == 2 or node.op_type in _CONVOLUTIONS
+        if not is_float or not is_matrix or weight.const_value.size < _LEAST_ELEMENTS:
             continue
-        if node.op_type == "Gemm" and scheme == "dynamic_int8" and not _is_plain(node):
+        if scheme == "dynamic_int8" and not _can_be_dynamic(node, shape):
             continue
         yield node, weight
 
 
+def _can_be_dynamic(node: ir.Node, shape: Sequence[int]) -> bool:
+    """ONNX has no transposed integer convolution, and onnxruntime only two-dimensional ones."""
+    return len(shape) == 4 if node.op_type == "Conv" else node.op_type == "MatMul" or _is_plain(node)
+
+
 def _is_plain(node: ir.Node) -> bool:
-    """Whether a Gemm is a product and a bias, and no more."""
+    """Whether a Gemm is only a product and a bias."""
+    if node.op_type != "Gemm":
+        return False
     scales = [node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")]
     return scales == [1.0, 1.0] and not node.attributes.get_int("transA", 0)
 
 
-def _is_transposed(node: ir.Node) -> int:
-    """1 where the weight has a row for each result, as in a Gemm; 0 where it has a column."""
+def _summed(node: ir.Node) -> int:
+    """1 if the weight has a row per output, as in a Gemm or a convolution; 0 if it has a column."""
+    if node.op_type in _CONVOLUTIONS:
+        return int(node.op_type == "Conv")
     return node.attributes.get_int("transB", 0) if node.op_type == "Gemm" else 0
 
 
 def _make_weight_only(graph: ir.Graph, node: ir.Node, weight: ir.Value, scheme: Scheme) -> None:
     assert weight.const_value is not None, "it is an initializer"
     array = weight.const_value.numpy()
-    # The dimension that is summed over, and the one of the results.
-    summed = _is_transposed(node)
-    if scheme == "int4" and array.shape[summed] % _BLOCK == 0:
-        numbers, scale = _rounded(array, summed, largest=7, block=_BLOCK)
-        attributes = {"axis": summed, "block_size": _BLOCK}
+    # The dimension that is summed over, and that of the outputs.
+    summed = _summed(node)
+    block = math.gcd(array.shape[summed], _BLOCK)
+    if scheme == "int4" and block >= _LEAST_BLOCK:
+        numbers, scale = _rounded(array, summed, largest=7, block=block)
+        attributes = {"axis": summed, "block_size": block}
     else:
         numbers, scale = _rounded(array, summed, largest=7 if scheme == "int4" else 127, block=None)
         attributes = {"axis": 1 - summed}
@@ -122,27 +140,40 @@ def _make_weight_only(graph: ir.Graph, node: ir.Node, weight: ir.Value, scheme: 
 def _make_dynamic(graph: ir.Graph, node: ir.Node, weight: ir.Value) -> None:
     assert weight.const_value is not None, "it is an initializer"
     array = weight.const_value.numpy()
-    if _is_transposed(node):
+    if node.op_type == "Gemm" and _summed(node):
         array = array.T
-    numbers, scale = _rounded(array, 0, largest=127, block=None)
+    is_convolution = node.op_type in _CONVOLUTIONS
+    numbers, scale = _rounded(array, int(is_convolution), largest=127, block=None)
+    # One number per output channel, along the second dimension of a convolution's result.
+    spread = [1, -1, *[1] * (array.ndim - 2)] if is_convolution else [-1]
+    scale = scale.reshape(spread)
     quantized = _initializer(graph, f"{weight.name}_quantized", numbers, ir.DataType.INT8)
     scales = _initializer(graph, f"{weight.name}_scale", scale, ir.DataType.FLOAT)
     rounding = ir.Node("", "DynamicQuantizeLinear", [node.inputs[0]], num_outputs=3)
-    product = ir.Node("", "MatMulInteger", [rounding.outputs[0], quantized, rounding.outputs[2]])
+    attributes = list(node.attributes.values()) if is_convolution else []
+    kind = "ConvInteger" if is_convolution else "MatMulInteger"
+    product = ir.Node("", kind, [rounding.outputs[0], quantized, rounding.outputs[2]], attributes)
     cast = ir.Node("", "Cast", product.outputs, ir.convenience.convert_attributes({"to": int(ir.DataType.FLOAT)}))
     both = ir.Node("", "Mul", [rounding.outputs[1], scales])
     result = ir.Node("", "Mul", [cast.outputs[0], both.outputs[0]])
     nodes = [rounding, product, cast, both, result]
-    if node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None:
-        result = ir.Node("", "Add", [result.outputs[0], node.inputs[2]])
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is not None:
+        if is_convolution:
+            shape = _initializer(graph, f"{weight.name}_bias_shape", np.array(spread), ir.DataType.INT64)
+            nodes.append(ir.Node("", "Reshape", [bias, shape]))
+            bias = nodes[-1].outputs[0]
+        result = ir.Node("", "Add", [result.outputs[0], bias])
         nodes.append(result)
     ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, result.outputs)
 
 
 def _rounded(array: _Array, summed: int, *, largest: int, block: int | None) -> tuple[_Array, _Array]:
-    """The nearest whole numbers, and what to multiply them with: for each result, or each block of each result."""
+    """Rounded integers and their scales: per output, or per block of each output."""
     if block is None:
-        scale = np.abs(array).max(axis=summed, keepdims=True) / largest
+        # All dimensions except the outputs'.
+        others = tuple(axis for axis in range(array.ndim) if axis != 1 - summed)
+        scale = np.abs(array).max(axis=others, keepdims=True) / largest
         spread = scale
     else:
         shape = list(array.shape)
@@ -155,7 +186,7 @@ def _rounded(array: _Array, summed: int, *, largest: int, block: int | None) -> 
 
 
 def _initializer(graph: ir.Graph, name: str, array: _Array, data_type: ir.DataType) -> ir.Value:
-    """One weight serves all its uses."""
+    """One weight, shared by all its uses."""
     if name not in graph.initializers:
         tensor = ir.tensor(array.astype(data_type.numpy()), dtype=data_type, name=name)
         value = ir.Value(name=name, const_value=tensor, type=ir.TensorType(data_type), shape=ir.Shape(array.shape))

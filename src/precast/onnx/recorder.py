@@ -1,11 +1,11 @@
-"""Runs onnxscript functions symbolically and writes down the ONNX nodes that they make.
+"""Runs onnxscript functions symbolically and records the ONNX nodes that they create.
 
 Before: ``aten_add(x, 2, alpha=3)``, a Python function over onnxscript's ops
 After:  ``two = Constant(2.0); three = Constant(3.0); scaled = Mul(two, three); sum = Add(x, scaled)``
 
-A value of the graph under construction, with the Python operators that torchlib's functions use on it.
+A recorded value supports the Python operators that torchlib's functions use.
 
-Python values where ONNX wants tensors: which element type they take, and the ``Constant`` nodes that hold them.
+Where ONNX expects tensors, Python values become ``Constant`` nodes of the right element type.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ from onnxscript import values
 from precast.onnx.rules.opsets import op
 
 Binding = Mapping[TypeConstraintParam, ir.DataType]
-"""The element type that each type variable of an op's signature stands for in one call."""
+"""The element type bound to each type variable of an op's signature in one call."""
 
 
 def bind_types(inputs: Sequence[tuple[Parameter, Any]]) -> dict[TypeConstraintParam, ir.DataType]:
-    """Read the type variables off the inputs whose type is known."""
+    """Infer the type variables from the inputs of known type."""
     found: dict[TypeConstraintParam, ir.DataType] = {}
     for parameter, argument in inputs:
         for value in argument if isinstance(argument, (list, tuple)) else [argument]:
@@ -34,7 +34,7 @@ def bind_types(inputs: Sequence[tuple[Parameter, Any]]) -> dict[TypeConstraintPa
 
 
 def element_type(parameter: Parameter, argument: Any, binding: Binding) -> ir.DataType:
-    """The type of a Python value passed for ``parameter``: the other operands', or else what Python's suggests."""
+    """The type of a Python value passed for ``parameter``: that of other operands, or else Python's own."""
     if parameter.type_constraint in binding:
         return binding[parameter.type_constraint]
     allowed = parameter.type_constraint.allowed_types
@@ -61,12 +61,12 @@ def as_tensor(value: Any, data_type: ir.DataType) -> ir.TensorProtocol:
 
 
 def is_sequence_input(parameter: Parameter) -> bool:
-    """Whether ONNX wants a sequence value there, and not a tensor."""
+    """Whether ONNX expects a sequence value, and not a tensor."""
     return all(isinstance(kind, ir.SequenceType) for kind in parameter.type_constraint.allowed_types)
 
 
 def output_types(signature: OpSignature, count: int, binding: Binding) -> list[ir.DataType | None]:
-    """What is known of the element types of a call's results."""
+    """The element types of a call's results, as far as they are known."""
     outputs = list(signature.outputs)
     repeated = outputs + outputs[-1:] * (count - len(outputs))
     return [_output_type(output, binding) for output in repeated[:count]]
@@ -85,7 +85,7 @@ _FLOATING = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.Data
 
 
 class RecordedValue(ir.Value):
-    """``a + b`` on two of these records an ``Add`` node and gives its result."""
+    """``a + b`` on two of these records an ``Add`` node and returns its result."""
 
     @property
     def rank(self) -> int | None:
@@ -152,8 +152,8 @@ Inputs = list[tuple[Parameter, Any]]
 class Recorder:
     """An onnxscript evaluator that records instead of computing.
 
-    ``nodes`` are the nodes made so far, ``functions`` the onnxscript functions that they call. Equal constants are
-    made once.
+    ``nodes`` are the nodes recorded so far, ``functions`` the onnxscript functions that they call. Equal constants are
+    recorded once.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class Recorder:
         self._constants: dict[tuple[str, ir.DataType], ir.Value] = {}
 
     def take_nodes(self) -> list[ir.Node]:
-        """The nodes recorded since the last time."""
+        """The nodes recorded since the last call."""
         taken, self.nodes = self.nodes, []
         return taken
 
@@ -173,12 +173,12 @@ class Recorder:
         signature = _signature(schema)
         inputs, attributes = bind_arguments(signature, args, kwargs)
         recorded = self._record(signature, inputs, attributes, _output_count(signature, attributes))
-        if isinstance(recorded, ir.Value) and (told := _told_type(op.name, attributes)):
+        if isinstance(recorded, ir.Value) and (told := type_from_attributes(op.name, attributes)):
             recorded.dtype = told
         return recorded
 
     def _of_unknown_domain(self, op: values.Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A node of which nothing is known but its name: operands are values, keywords are attributes."""
+        """A node of an unknown operator: operands are values, keywords are attributes."""
         types = {bool: ir.DataType.BOOL, int: ir.DataType.INT64}
         operands = [
             each
@@ -208,7 +208,7 @@ class Recorder:
     def call(
         self, operator: str, *inputs: ir.Value | None, outputs: int = 1, domain: str = "", **attributes: Any
     ) -> list[ir.Value]:
-        """Record a node that no schema describes well: one with subgraphs, or of a domain of its own."""
+        """Record a node that no schema describes well: one with subgraphs, or of a custom domain."""
         node = ir.Node(
             domain,
             operator,
@@ -221,7 +221,7 @@ class Recorder:
 
     def constant(self, value: Any, data_type: ir.DataType) -> ir.Value:
         """The value of a ``Constant`` node."""
-        # repr tells 0.0 from -0.0, and 1 from True.
+        # repr distinguishes 0.0 from -0.0, and 1 from True.
         key = (repr(value), data_type)
         if key not in self._constants:
             (self._constants[key],) = self.call("Constant", value=as_tensor(value, data_type))
@@ -252,7 +252,7 @@ class Recorder:
         return outputs[0] if count == 1 else tuple(outputs)
 
     def _operand(self, parameter: Parameter, argument: Any, binding: Any, *, is_node: bool = False) -> Any:
-        """An input of a node or function; lists that hold values stay lists for functions, which look into them."""
+        """An input of a node or function; lists that hold values remain lists for functions, which index them."""
         if argument is None or isinstance(argument, ir.Value):
             return argument
         if is_sequence_input(parameter) and isinstance(argument, (list, tuple)):
@@ -292,7 +292,7 @@ class Recorder:
 def bind_arguments(
     signature: OpSignature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Inputs, dict[str, Any]]:
-    """Tell inputs from attributes; attributes that are not given, or ``None``, keep the op's own default."""
+    """Separate inputs from attributes; attributes that are not given, or ``None``, keep the op's own default."""
     inputs: Inputs = []
     attributes: dict[str, Any] = {}
     remaining = list(args)
@@ -328,8 +328,8 @@ def _signature_of(name: str, version: int, domain: str) -> OpSignature:
     return OpSignature.from_op_schema(onnx.defs.get_schema(name, version, domain))
 
 
-def _told_type(name: str, attributes: Mapping[str, Any]) -> ir.DataType | None:
-    """The element type of a result that an attribute decides."""
+def type_from_attributes(name: str, attributes: Mapping[str, Any]) -> ir.DataType | None:
+    """The element type of a result that an attribute determines."""
     if name == "Cast":
         return ir.DataType(attributes["to"])
     if name in ("Constant", "ConstantOfShape") and "value" in attributes:

@@ -1,6 +1,6 @@
-"""What an export tells of itself: steps as they begin, how long they took, and a page about the result.
+"""Reports on an export: its steps as they begin, their durations, and a page about the result.
 
-The keywords that only torch's exporter has: taken where they mean something here, and refused where they cannot be met.
+Also handles the keywords that only torch's exporter has: supported, ignored, or refused if they cannot be honored.
 """
 
 import time
@@ -28,7 +28,7 @@ class TorchOptions:
     dynamo: bool = True
 
 
-# Those that change nothing here, and the value at which they change nothing in torch either.
+# Keywords without effect here, and the values for which they have no effect in torch either.
 _WITHOUT_MEANING: dict[str, tuple[Any, ...]] = {
     "fallback": (False, True),
     "do_constant_folding": (True, False),
@@ -60,7 +60,7 @@ def torch_options(given: Mapping[str, Any]) -> TorchOptions:
 
 @dataclass
 class ExportLog:
-    """Told of every step of one export; knows how long each took."""
+    """Records every step of one export, and its duration."""
 
     progress: Callable[[str], None] | None
     options: TorchOptions
@@ -75,7 +75,7 @@ class ExportLog:
         self._end()
 
     def step(self, name: str) -> None:
-        """The step before ends, and this one begins."""
+        """End the current step, and begin this one."""
         self._end()
         self._current, self._begun = name, time.perf_counter()
         if self.progress is not None:
@@ -89,7 +89,7 @@ class ExportLog:
         self._current = None
 
     def write(self, program: ONNXProgram) -> None:
-        """What the user asked to have written down, in the folder for it."""
+        """Write the artifacts that the user requested to their folder."""
         options = self.options
         if options.profile:
             print("\n".join(f"[precast.onnx] {name}: {seconds:.3f} s" for name, seconds in self.seconds.items()))

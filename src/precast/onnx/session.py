@@ -1,4 +1,4 @@
-"""Models in onnxruntime: how they are opened and fed."""
+"""Opens and runs models in onnxruntime."""
 
 import ctypes
 import math
@@ -14,11 +14,12 @@ import torch
 from precast.cache.partial import scratch_folder
 from precast.errors import OnnxError, ToolMissingError
 from precast.onnx.element_types import data_type_of, dtype_of
-from precast.onnx.optimize import renumber
+from precast.onnx.optimize import make_names_unique, renumber
 from precast.onnx.weights import TorchWeight, missing_in, missing_weights
+from precast.onnx.widen import widened
 
 IN_MEMORY_LIMIT = 1_500_000_000
-"""Bytes of weights above which a model is handed over as files: protobuf holds less than 2 GB."""
+"""Bytes of weights above which a model is passed as files: protobuf is limited to 2 GB."""
 
 
 def weight_bytes(model: ir.Model) -> int:
@@ -32,32 +33,55 @@ class SessionError(OnnxError):
 
 
 class MissingKernelError(SessionError):
-    """onnxruntime has no code for an operator on these types: the model may be right all the same."""
+    """onnxruntime has no kernel for an operator on these types: the model may still be correct."""
 
 
 class Session:
-    """A model ready to run on the CPU, under the newest opset that onnxruntime reads where the model's is newer."""
+    """A model ready to run on the CPU, converted to the newest opset that onnxruntime supports if it is newer."""
 
     def __init__(self, model: ir.Model, initializer: Callable[[str | bytes], Any] | None = None) -> None:
         if missing := missing_in(model):
             raise missing_weights(missing)
         self._input_names = [str(value.name) for value in model.graph.inputs]
-        self._session = _open(readable(model), initializer)
+        self._model = readable(model)
+        self.is_widened = False
+        """Whether the runtime lacks code for some types, and computes with wider ones."""
+        try:
+            self._session = _open(self._model, initializer)
+        except MissingKernelError:
+            if initializer is not None:
+                raise
+            self._widen()
         self._used = {argument.name for argument in self._session.get_inputs()}
 
+    def _widen(self) -> None:
+        model = widened(self._model)
+        make_names_unique(model)
+        self._session = _open(model)
+        self.is_widened = True
+
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """All outputs of the model, in order."""
+        """Run the model; returns all outputs in order."""
         feed = {
             name: _handed_over(tensor)
             for name, tensor in zip(self._input_names, inputs, strict=True)
             if name in self._used
         }
+        try:
+            return self._run(feed)
+        except MissingKernelError:
+            if self.is_widened:
+                raise
+            self._widen()
+            return self._run(feed)
+
+    def _run(self, feed: dict[str, Any]) -> list[torch.Tensor]:
         with _explained("onnxruntime fails while running the model."):
             return [_taken_back(value) for value in self._session.run_with_ort_values(None, feed)]
 
 
 def readable(model: ir.Model) -> ir.Model:
-    """The model, or its copy for the newest opset that onnxruntime reads."""
+    """The model, or its copy for the newest opset that onnxruntime supports."""
     if model.opset_imports[""] <= (newest := newest_readable_opset()):
         return model
     copy = model.clone()
@@ -67,7 +91,7 @@ def readable(model: ir.Model) -> ir.Model:
 
 @cache
 def newest_readable_opset() -> int:
-    """The newest opset that onnxruntime reads; it does not tell unless tried."""
+    """The newest opset that onnxruntime supports, found by trial."""
     opset = onnx.defs.onnx_opset_version()
     while not _reads(opset):
         opset -= 1
@@ -89,7 +113,7 @@ def _reads(opset: int) -> bool:
 
 def _open(model: ir.Model, initializer: Callable[[str | bytes], Any] | None = None) -> Any:
     open_session = initializer or _on_the_cpu
-    with _explained("onnxruntime does not take the model."):
+    with _explained("onnxruntime does not accept the model."):
         if weight_bytes(model) < IN_MEMORY_LIMIT:
             return open_session(ir.to_proto(model).SerializeToString())
         with scratch_folder() as folder:
@@ -101,20 +125,20 @@ def _open(model: ir.Model, initializer: Callable[[str | bytes], Any] | None = No
 def _on_the_cpu(source: str | bytes) -> Any:
     runtime = import_onnxruntime()
     options = runtime.SessionOptions()
-    # Warnings about initializers that a fused pattern no longer needs would alarm without cause.
+    # Warnings about initializers that a fused pattern no longer needs would be a false alarm.
     options.log_severity_level = 3
     return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Its errors have no class in common."""
+    """Report onnxruntime's errors, which have no common base class."""
     failures = import_onnxruntime().capi.onnxruntime_pybind11_state
     known = (failures.InvalidGraph, failures.Fail, failures.InvalidArgument, failures.NotImplemented)
     try:
         yield
     except (*known, failures.RuntimeException, RuntimeError) as error:
-        # Some kernels find out only when they run that they are not there for a type.
+        # Some kernels report an unsupported type only when they run.
         is_missing = isinstance(error, failures.NotImplemented) or "data type is not supported" in str(error)
         kind = MissingKernelError if is_missing else SessionError
         raise kind(
@@ -125,13 +149,13 @@ def _explained(what: str) -> Iterator[None]:
 
 
 def import_onnxruntime() -> Any:
-    """The onnxruntime package, or an error that says how to get it."""
+    """The onnxruntime package, or an error that says how to install it."""
     try:
         import onnxruntime  # type: ignore[import-untyped]
     except ImportError:
         raise ToolMissingError(
             "onnxruntime is not installed.",
-            why="an ONNX model runs in it",
+            why="ONNX models run in it",
             fix="Install onnxruntime, or do without running: save() needs no runtime.",
         ) from None
     return onnxruntime
@@ -147,12 +171,12 @@ def has_onnxruntime() -> bool:
 
 
 def as_array(tensor: torch.Tensor) -> Any:
-    """A tensor as numpy has it; of types that numpy lacks, under the names of extension types."""
+    """A tensor as a numpy array; types that numpy lacks have the names of extension types."""
     return TorchWeight(tensor, "input").numpy()
 
 
 def as_torch(array: Any) -> torch.Tensor:
-    """An array as torch has it."""
+    """An array as a tensor."""
     if array.dtype.isbuiltin == 1:
         return torch.as_tensor(array)
     dtype = dtype_of(ir.DataType.from_numpy(array.dtype))
@@ -160,7 +184,7 @@ def as_torch(array: Any) -> torch.Tensor:
 
 
 def _handed_over(tensor: torch.Tensor) -> Any:
-    """A tensor as onnxruntime takes it; types that numpy lacks travel as bits."""
+    """A tensor as onnxruntime accepts it; types that numpy lacks are passed as bits."""
     values = import_onnxruntime().OrtValue
     tensor = tensor.detach().cpu().contiguous()
     data_type = data_type_of(tensor.dtype, what="A tensor for onnxruntime")
@@ -174,7 +198,7 @@ def _taken_back(value: Any) -> torch.Tensor:
     data_type = ir.DataType(value.element_type())
     if data_type.numpy().isbuiltin == 1:
         return torch.as_tensor(value.numpy())
-    # Read as it is in memory, since numpy has no such type; torch counts two numbers in a byte as one.
+    # Read as raw memory, since numpy has no such type; torch counts two numbers in a byte as one.
     shape, dtype = list(value.shape()), dtype_of(data_type)
     if data_type.bitwidth == 4:
         shape[-1] //= 2

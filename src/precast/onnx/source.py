@@ -1,7 +1,7 @@
-"""What is exported, in one form, whichever way the user spelled the call.
+"""What is exported, normalized from the forms of a call that users may write.
 
 Before: ``export(model, x)``, ``export(model, (x, {"mask": mask}))``, ``export(exported_program)``
-After:  ``Source(model, (x,), {"mask": mask})``, with the program where there is one already
+After:  ``Source(model, (x,), {"mask": mask})``, with the program if there is one already
 """
 
 import inspect
@@ -26,10 +26,10 @@ from precast.trace.capture import Dim
 
 @dataclass(frozen=True)
 class Source:
-    """``model`` is what to compare with, called with ``args`` and ``kwargs``.
+    """``model`` is the reference, called with ``args`` and ``kwargs``.
 
-    ``program`` is there where the user gave one. ``dynamic_shapes``, ``input_names`` and ``output_names`` are what the
-    model itself says of them. ``why_no_example`` tells why the arguments are not the user's.
+    ``program`` is set if the user passed one. ``dynamic_shapes``, ``input_names`` and ``output_names`` are the
+    model's own, if it has any. ``why_no_example`` says why the arguments are not the user's.
     """
 
     model: Callable[..., Any]
@@ -42,18 +42,18 @@ class Source:
     why_no_example: str | None = None
 
     def named(self, input_names: Sequence[str] | None, output_names: Sequence[str] | None) -> "Source":
-        """With the caller's names, where they give any."""
+        """With the caller's names, if any are given."""
         inputs, outputs = input_names or self.input_names, output_names or self.output_names
         return replace(self, input_names=inputs or None, output_names=outputs or None)
 
 
 def source_of(model: Any, args: Any, kwargs: Mapping[str, Any] | None) -> Source:
-    """Tell apart what a model and its arguments may be."""
+    """Normalize a model and its arguments."""
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         raise InputTypeError(
-            f"export() was given a {type(model).__name__}.",
+            f"export() was given an object of type {type(model).__name__}.",
             why="a program in TorchScript cannot be traced into: it hides its Python",
-            fix="Export the module that it was made of.",
+            fix="Export the module that it was made from.",
         )
     if isinstance(model, ExportedProgram):
         return _of_program(model, args, kwargs)
@@ -71,7 +71,7 @@ def source_of(model: Any, args: Any, kwargs: Mapping[str, Any] | None) -> Source
 
 
 def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same kind that has elements, as capture takes them."""
+    """A tensor of the same kind with real memory, for capture."""
     if not is_fake(tensor):
         return tensor
     with unset_fake_temporarily():
@@ -79,7 +79,7 @@ def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _are_keywords(model: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-    """Whether the dict at the end holds keyword arguments, and is none itself."""
+    """Whether a trailing dict holds keyword arguments, and is not itself an argument."""
     signature, keywords = signature_of(model), args[-1]
     if signature is None or not all(isinstance(key, str) for key in keywords):
         return False
@@ -91,7 +91,7 @@ def _are_keywords(model: Callable[..., Any], args: tuple[Any, ...]) -> bool:
 
 
 def _of_describing_module(model: Any) -> Source:
-    """A module that knows examples of its arguments, as torch's ``ExportableModule``."""
+    """A module that provides example arguments, such as torch's ``ExportableModule``."""
     args, kwargs = model.example_arguments()
     source = source_of(model, args, kwargs)
     return replace(
@@ -108,12 +108,12 @@ def _of_program(exported: ExportedProgram, args: Any, kwargs: Mapping[str, Any] 
         return replace(source, program=exported)
     if exported.example_inputs is not None:
         return Source(exported.module(), *exported.example_inputs, program=exported)
-    args, made = _made_up(exported.program)
+    args, made = _synthetic_arguments(exported.program)
     return Source(exported.module(), args, made, program=exported, why_no_example="the program has no example inputs")
 
 
-def _made_up(program: Program) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of the right kinds and sizes; their numbers are nobody's."""
+def _synthetic_arguments(program: Program) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Synthetic arguments of the right kinds and sizes."""
     pairs = zip(program.signature.inputs, program.placeholders, strict=True)
     least = {symbol.symbol: max(2, symbol.range.lower) for symbol in program.sizes.symbols}
     leaves: list[Any] = []
@@ -129,13 +129,13 @@ def _made_up(program: Program) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _is_foreign_program(model: Any) -> bool:
-    """Whether this is torch's own ``ExportedProgram``, told by what it has."""
+    """Whether this is torch's own ``ExportedProgram``, recognized by its attributes."""
     names = ("graph_module", "graph_signature", "range_constraints", "example_inputs", "module")
     return not isinstance(model, torch.nn.Module) and all(hasattr(model, name) for name in names)
 
 
 def _of_foreign_program(exported: Any) -> Source:
-    """Its module, to be captured again over the sizes that it has."""
+    """Its module, to be captured again with its dynamic sizes."""
     options = {"check_guards": False} if "check_guards" in inspect.signature(exported.module).parameters else {}
     module = exported.module(**options)
     args, kwargs = exported.example_inputs or ((), {})

@@ -1,9 +1,9 @@
-"""From a functional program to an ONNX model, node by node.
+"""Translates a functional program to an ONNX model, node by node.
 
 Before: ``linear: f32[s0, 4] = aten.linear(x, p_weight, p_bias); return (linear,)``
 After:  ``linear = Gemm(x, weight, bias, transB=1)`` over the named size ``batch``, with the weights as initializers
 
-Names of dynamic sizes in the model: the user's own, and expressions over them.
+Names of dynamic sizes in the model are the user's own, and expressions over them.
 """
 
 import operator
@@ -50,7 +50,7 @@ from precast.onnx.weights import TorchWeight
 
 
 class SizeNames:
-    """Says the sizes of values in the user's words: ``batch``, ``2*length + 1``."""
+    """Expresses sizes in the user's names: ``batch``, ``2*length + 1``."""
 
     def __init__(self, sizes: SymbolicSizes, labels: Mapping[sympy.Expr, str]) -> None:
         own = [symbol for symbol in sizes.symbols if symbol.symbol not in labels]
@@ -74,16 +74,16 @@ class SizeNames:
 
 
 BASE_OPSET = 18
-"""Torchlib speaks this opset; models for newer ones are converted afterwards."""
+"""Torchlib's opset; models for newer ones are converted afterwards."""
 
 
-# What functions that are not ours raise where they do not know what to do.
+# What third-party rules raise for unsupported arguments.
 _RULE_FAILURES = (TypeError, ValueError, AssertionError, NotImplementedError, AttributeError, LookupError, RuntimeError)
 
 
 @dataclass(frozen=True)
 class RuleUse:
-    """How one operator of the program was said in ONNX, and where the user called it."""
+    """How one operator of the program was translated, and where the user called it."""
 
     node: str
     operator: str
@@ -95,7 +95,7 @@ class RuleUse:
 
 @dataclass(frozen=True)
 class Translation:
-    """A model, how it came about, and which of its outputs are the user's (the others are updated state)."""
+    """A model, how its operators were translated, and which outputs are the user's (the others are updated state)."""
 
     model: ir.Model
     uses: tuple[RuleUse, ...]
@@ -111,7 +111,7 @@ def translate(
     graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": BASE_OPSET})
     _add_inputs(program, builder, graph)
     graph.extend(builder.run())
-    # Operators of the user's own domains; functions bring theirs along.
+    # Operators of custom domains; functions declare theirs themselves.
     graph.opset_imports.update({node.domain: node.version for node in graph if node.domain and node.version})
     updates = _add_outputs(program, builder, graph)
     model = ir.Model(
@@ -125,7 +125,7 @@ def translate(
 
 
 def check_rules(module: fx.GraphModule, rules: RuleTable) -> None:
-    """Refuse a program with operators that nothing translates, naming all of them."""
+    """Refuse a program with operators that have no rule, listing all of them."""
     missing = {operator_name(node.target): node for node in untranslatable(module, rules)}
     if not missing:
         return
@@ -169,15 +169,15 @@ def _rule(node: fx.Node, rules: RuleTable) -> Rule | None:
 
 
 def _read_size(node: fx.Node) -> sympy.Expr | None:
-    """The size that a node reads off a tensor, if it may change."""
+    """The size that a node reads from a tensor, if it is dynamic."""
     value = value_of(node) if node.target is torch.ops.aten.sym_size.int else None
     return value.node.expr if isinstance(value, torch.SymInt) else None
 
 
 class GraphBuilder:
-    """Translates one fx graph; ``values`` maps what its nodes give to ONNX values.
+    """Translates one fx graph; ``values`` maps the values of its nodes to ONNX values.
 
-    A graph inside another one has that as ``outer``, and ``name`` tells it from its siblings.
+    A subgraph has the enclosing graph as ``outer``, and ``name`` distinguishes it from its siblings.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class GraphBuilder:
         self.uses: list[RuleUse] = [] if outer is None else outer.uses
         self._functions: dict[str, Any] = {} if outer is None else outer._functions
         self._size_sources: dict[sympy.Expr, tuple[ir.Value, int]] = {} if outer is None else outer._size_sources
-        # What an inner graph computes is not seen outside.
+        # Values computed in a subgraph are not visible outside.
         self._known_sizes: dict[sympy.Expr, ir.Value] = {} if outer is None else dict(outer._known_sizes)
         self.current: str = ""
 
@@ -207,7 +207,7 @@ class GraphBuilder:
         return list(self._functions.values())
 
     def run(self) -> list[ir.Node]:
-        """The nodes of the whole graph, in order."""
+        """Translate the whole graph; returns its nodes in order."""
         nodes: list[ir.Node] = []
         with evaluator.default_as(self.recorder):
             for node in self.module.graph.nodes:
@@ -218,7 +218,7 @@ class GraphBuilder:
         return nodes
 
     def result(self, argument: Any) -> Any:
-        """What a result of the graph is in ONNX."""
+        """The ONNX value of a result of the graph."""
         return self.values[argument] if isinstance(argument, fx.Node) else argument
 
     def _translate(self, node: fx.Node) -> list[ir.Node]:
@@ -248,15 +248,15 @@ class GraphBuilder:
         return nodes
 
     def _item(self, node: fx.Node) -> Any:
-        """One of several results; a rule may leave out those that serve a backward alone."""
+        """One of several results; a rule may omit those that serve a backward alone."""
         source, number = node.args
         item = self.result(source)[number]
         if item is None and node.users and isinstance(value_of(node), torch.Tensor):
             assert isinstance(source, fx.Node), "its values are a tuple"
             raise OnnxRuleError(
                 f"Result {number} of {operator_name(source.target)} has no translation to ONNX.",
-                why="its rule gives only what models compute with",
-                fix="Give another rule in custom_translation_table, or do without that result.",
+                why="its rule returns only what inference needs",
+                fix="Give another rule in custom_translation_table, or do not use that result.",
                 at=_line(source),
             )
         return item
@@ -272,7 +272,7 @@ class GraphBuilder:
             args = [arg if isinstance(arg, ir.Value) else self._number(arg, dtype) for arg in args]
         kwargs = {name: self._operand(arg, None) for name, arg in node.kwargs.items()}
         if "dtype" in kwargs and kwargs["dtype"] is None:
-            # Torchlib's way to say that no dtype was given.
+            # Torchlib's encoding of "no dtype".
             kwargs["dtype"] = -1
         if isinstance(node.target, torch._ops.HigherOrderOperator) and rule.source == "precast":
             return rule.function(self, *args, **kwargs)
@@ -283,13 +283,13 @@ class GraphBuilder:
         except _RULE_FAILURES as error:
             raise OnnxRuleError(
                 f"{rule.source}'s rule {rule.name} for {operator_name(node.target)} failed: {error}",
-                why="the rule does not take such arguments",
+                why="the rule does not support such arguments",
                 fix="Give another rule in custom_translation_table, or rewrite the model without this call.",
                 at=_line(node),
             ) from error
 
     def _paired(self, node: fx.Node, position: int, operand: Any) -> Any:
-        """An operand of an elementwise operator as a complex one."""
+        """An operand of an elementwise operator as a complex value."""
         given = node.args[position]
         if isinstance(given, fx.Node) and isinstance(operand, ir.Value) and not is_complex(given):
             other = next((value_of(each) for each in node.all_input_nodes if is_complex(each)), value_of(node))
@@ -298,7 +298,7 @@ class GraphBuilder:
         return complex(operand) if isinstance(operand, (int, float)) else operand
 
     def _by_parts(self, rule: Rule, node: fx.Node) -> Any:
-        """Real and imaginary parts, as a rule for real tensors gives them."""
+        """The real and imaginary parts, each translated by a rule for real tensors."""
         whole = {each: self.values[each] for each in node.all_input_nodes if is_complex(each)}
         results = []
         for number in (0, 1):
@@ -314,7 +314,7 @@ class GraphBuilder:
         return pair(real, imaginary) if is_complex(node) else real
 
     def _operand(self, argument: Any, dtype: torch.dtype | None) -> Any:
-        """A node's argument as rules take it: values, and Python constants."""
+        """A node's argument in the form for rules: values, and Python constants."""
         if isinstance(argument, (list, tuple)):
             return [self._operand(item, dtype) for item in argument]
         if isinstance(argument, fx.Node):
@@ -338,10 +338,10 @@ class GraphBuilder:
         return cast
 
     def _describe(self, node: fx.Node, result: Any) -> None:
-        """Give the results the names, types and sizes that tracing knows."""
+        """Set the names, traced types and sizes of the results."""
         expected = value_of(node) if has_value(node) else None
         if isinstance(result, ir.Value):
-            # A rule may hand an input through: that one has a name already.
+            # A rule may return an input unchanged, which has a name already.
             if result.producer() is not None and result.name is None:
                 result.name = f"{self.prefix}{node.name}"
             self.set_type(result, expected)
@@ -353,13 +353,13 @@ class GraphBuilder:
                     self.set_type(value, one)
 
     def read_sizes_off(self, value: ir.Value, expected: torch.Tensor) -> None:
-        """Take the sizes of an input wherever they come up: what is computed can be fused if nobody asks its size."""
+        """Read sizes from an input wherever possible: intermediate values can be fused if nothing reads their sizes."""
         for dim, size in enumerate(map(as_size, expected.shape)):
             if not isinstance(size, int):
                 self._size_sources.setdefault(size, (value, dim))
 
     def set_type(self, value: ir.Value, expected: object) -> None:
-        """Say of a value what tracing knows of it."""
+        """Set the traced type and shape of a value."""
         if isinstance(expected, torch.Tensor):
             value.dtype = real_data_type_of(expected.dtype, what=f"The value {value.name}")
             value.shape = self.sizes.shape([*unpacked_shape(expected), *([2] if expected.is_complex() else [])])
@@ -418,7 +418,7 @@ def _add_weight(
 
 
 def _add_outputs(program: Program, builder: GraphBuilder, graph: ir.Graph) -> list[str]:
-    """The user's tensors first, then what the program updates; gives the names of the latter."""
+    """The user's tensors first, then updated state; returns the names of the latter."""
     specs = list(zip(program.signature.outputs, program.results, strict=True))
     users = [(spec, result) for spec, result in specs if spec.kind is OutputKind.USER_OUTPUT]
     updates = [(spec, result) for spec, result in specs if spec.kind is not OutputKind.USER_OUTPUT]
@@ -439,7 +439,7 @@ def _add_outputs(program: Program, builder: GraphBuilder, graph: ir.Graph) -> li
 
 
 def _as_result(builder: GraphBuilder, value: Any, expected: object, graph: ir.Graph) -> ir.Value:
-    """A result as a value of the model; Python's floats are float32, as torch makes tensors of them."""
+    """A result as a value of the model; Python floats are float32, like tensors that torch makes of them."""
     if not isinstance(value, ir.Value):
         types = {bool: ir.DataType.BOOL, int: ir.DataType.INT64}
         value = builder.recorder.constant(value, types.get(type(value), ir.DataType.FLOAT))
@@ -449,12 +449,12 @@ def _as_result(builder: GraphBuilder, value: Any, expected: object, graph: ir.Gr
         cast.dtype, cast.shape = ir.DataType.FLOAT, ir.Shape([])
         value = cast
     graph.extend(builder.recorder.take_nodes())
-    assert isinstance(value, ir.Value), "made just now, if it was none"
+    assert isinstance(value, ir.Value), "converted above"
     return value
 
 
 def as_own_output(value: ir.Value, graph: ir.Graph) -> ir.Value:
-    """``value``, or a copy of it where it is an input, a weight or an output already."""
+    """``value``, or a copy of it if it is an input, a weight or an output already."""
     if value.producer() is not None and value not in graph.outputs:
         return value
     copy = RecordedValue(name=f"{value.name}_copy_{len(graph.outputs)}", type=value.type, shape=value.shape)

@@ -1,13 +1,11 @@
-"""Whether a model is valid and computes what the program computes; if not, the first node at which it does not.
+"""Verifies that a model is valid and computes what the program computes; if not, finds the first node that differs.
 
-Finds the first node of a program at which its ONNX model computes something else.
+Tensors count as equal if they are as close as the arithmetic of their dtype allows after a deep model.
 
-When two tensors count as equal: as close as the arithmetic of their dtype allows after a deep model.
-
-Calls of other sizes than the example's, for checking that dynamic sizes really are.
+To check that dynamic sizes are dynamic, the model is also called with other sizes than the example's.
 
 Before: ``x: f32[2, 12]`` with the sizes ``batch, length``
-After:  ``x: f32[3, 13]``, made of the example's own values, so that indices stay in range
+After:  ``x: f32[3, 13]``, made from the example's own values, so that indices stay in range
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,14 +45,14 @@ _TOLERANCES = {
 
 
 def difference(actual: torch.Tensor, expected: torch.Tensor) -> str | None:
-    """What is wrong with ``actual`` in words, or ``None``."""
+    """A description of the difference, or ``None``."""
     if actual.dtype != expected.dtype:
         return f"is {actual.dtype}, not {expected.dtype}"
     if actual.shape != expected.shape:
         return f"has the shape {tuple(actual.shape)}, not {tuple(expected.shape)}"
     relative, absolute = _TOLERANCES.get(expected.dtype, (0.0, 0.0))
     if expected.dtype.itemsize == 1 and expected.dtype.is_floating_point:
-        # Torch computes with no such type.
+        # Torch cannot compute with this type.
         is_pair = expected.dtype is torch.float4_e2m1fn_x2
         actual, expected = (each.view(torch.uint8) if is_pair else each.float() for each in (actual, expected))
     finite = expected[expected.isfinite()].abs() if expected.is_floating_point() else expected
@@ -71,7 +69,7 @@ def difference(actual: torch.Tensor, expected: torch.Tensor) -> str | None:
 
 @dataclass(frozen=True)
 class NodeDifference:
-    """A node of the program, which of its results, and what is wrong with what the model has for it."""
+    """A node of the program, the number of its result, and how the model's value differs."""
 
     node: str
     part: int
@@ -101,7 +99,7 @@ def first_difference(model: ir.Model, program: Program, inputs: Sequence[Any]) -
 
 
 def _values_by_node(model: ir.Model) -> dict[str, str]:
-    """The names that the program's values have in the model; what optimization removed is left out."""
+    """The model's names for the program's values; those removed by optimization are omitted."""
     values = [value for node in model.graph for value in node.outputs if value.type is not None]
     names = {str(value.name): str(value.name) for value in values}
     for value in model.graph.outputs:
@@ -111,7 +109,7 @@ def _values_by_node(model: ir.Model) -> dict[str, str]:
 
 
 class _ValueRecorder(fx.Interpreter):
-    """Runs a graph and keeps every tensor that its operators give."""
+    """Runs a graph and keeps every tensor that its operators return."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module, garbage_collect_values=False)
@@ -142,12 +140,12 @@ def _graph_inputs(program: Program, inputs: Sequence[Any]) -> list[Any]:
     return bound
 
 
-# Tried in this order for every size symbol; one for which the program is valid is taken.
+# Tried in this order for every size symbol; the first for which the program is valid is used.
 _STEPS = (1, -1, 2, 3, -2, 4, 7, 8)
 
 
 def input_shapes(program: Program) -> list[tuple[Size, ...]]:
-    """The sizes of the user's tensors, as numbers and expressions; a number is one size."""
+    """The sizes of the user's tensors, as numbers and expressions; a number input is one size."""
     pairs = zip(program.signature.inputs, program.placeholders, strict=True)
     values = [
         value_of(node)
@@ -165,7 +163,7 @@ def _sizes(value: Any) -> tuple[int, ...]:
 
 
 def other_bindings(program: Program, inputs: Sequence[Any]) -> Iterator[dict[sympy.Symbol, int]]:
-    """Sizes that the program allows, each different from the example's."""
+    """Valid sizes for the program, each different from the example's."""
     shapes = input_shapes(program)
     example, _ = bind_sizes(shapes, [_sizes(value) for value in inputs])
     symbols = sorted(example, key=str)
@@ -183,7 +181,7 @@ def _combinations(count: int) -> Iterator[tuple[int, ...]]:
 
 
 def resized(tensor: Any, shape: Sequence[Size], binding: Mapping[sympy.Symbol, int]) -> Any:
-    """The example repeated or cut to other sizes; integers in ascending order, as offsets are, stay in that order."""
+    """The example repeated or cut to other sizes; ascending integers, such as offsets, remain ascending."""
     if not isinstance(tensor, torch.Tensor):
         return evaluate(shape[0], binding)
     for dimension, size in enumerate(shape):
@@ -198,7 +196,7 @@ def resized(tensor: Any, shape: Sequence[Size], binding: Mapping[sympy.Symbol, i
 
 
 def _repeated(tensor: torch.Tensor, dimension: int, wanted: int) -> torch.Tensor:
-    """Which of the example's elements to take: all in turn, or the last one again where that keeps them ascending."""
+    """The indices of the example's elements: cyclic, or repeating the last where that keeps them ascending."""
     indices, size = torch.arange(wanted), tensor.shape[dimension]
     is_no_integer = tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex()
     is_ascending = not is_no_integer and bool((tensor.long().diff(dim=dimension) >= 0).all())
@@ -217,14 +215,14 @@ def describe_binding(program: Program, binding: Mapping[sympy.Symbol, int]) -> s
 
 
 _UNWRITTEN = {f"aten::{name}" for name in ("empty", "empty_like", "new_empty", "empty_permuted", "empty_strided")}
-# They return values, and where they found them.
+# They return values, and their indices.
 _CHOOSING = {f"aten::{name}" for name in ("topk", "sort", "kthvalue", "median", "nanmedian", "mode", "max", "min")}
 _RANDOM_OPERATORS = {
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
 }  # fmt: skip
 
 Reference = Callable[[Sequence[Any]], Sequence[torch.Tensor]]
-"""The original model as a function from what it takes for the ONNX model's inputs to that model's outputs."""
+"""The original model as a function from the ONNX model's inputs to its outputs."""
 
 
 @dataclass(frozen=True)
@@ -249,9 +247,9 @@ def verify_model(
     why_no_example: str | None = None,
     trusts_custom_rules: bool = True,
 ) -> Verification:
-    """Check the structure, then the numbers on the example and on other sizes; raise where they differ.
+    """Check the structure, then the results on the example and on other sizes; raise if they differ.
 
-    The user's own rules say what they mean: with such, numbers are compared on demand alone.
+    The user's own rules may compute anything: with such, results are compared only on request.
     """
     check_structure(model)
     reason = why_no_example or _why_not_run(model) or (_whose_rules(uses) if trusts_custom_rules else None)
@@ -274,6 +272,8 @@ def verify_model(
                 break
             raise _mismatch(model, uses, found, name, problems)
         checked.append(name)
+    if session.is_widened:
+        skipped.append("kernels that onnxruntime lacks for narrow dtypes: it ran the operators in wider ones, rounded")
     return Verification(tuple(checked), tuple(skipped))
 
 
@@ -285,18 +285,18 @@ def _whose_rules(uses: Sequence[RuleUse]) -> str | None:
 
 
 def _freedom(uses: Sequence[RuleUse], found: "NodeDifference | None") -> str | None:
-    """What leaves an operator free to give other numbers than eager did."""
+    """Why an operator may legitimately return other numbers than eager."""
     for use in uses:
         name = use.operator.partition(".")[0]
         if name in _UNWRITTEN:
-            return f"{use.operator} shows whatever was in memory"
+            return f"{use.operator} returns uninitialized memory"
         if found is not None and found.node == use.node and found.part == 1 and name in _CHOOSING:
-            return f"{use.operator} chose other ones among equal values"
+            return f"{use.operator} may choose other indices of equal values"
     return None
 
 
 def _session_or_reason(model: ir.Model) -> Session | str:
-    """The model opened; or why not, where onnxruntime lacks kernels for its types."""
+    """A session of the model; or the reason why onnxruntime cannot run it."""
     try:
         return Session(model)
     except MissingKernelError as error:
@@ -308,7 +308,7 @@ def _lacking(error: MissingKernelError) -> str:
 
 
 def check_structure(model: ir.Model) -> None:
-    """Let onnx's own checker look at the model."""
+    """Run onnx's own checker on the model."""
     try:
         with missing_as_inputs(model):
             passes.CheckerPass()(model)
@@ -352,7 +352,7 @@ class _Call:
 def _calls(
     program: Program, inputs: Sequence[Any], skipped: list[str], reference: Reference
 ) -> Iterator[tuple[str, _Call]]:
-    """The example, then the example at one other combination of sizes that the original model takes."""
+    """The example, then the example at one other combination of sizes that the original model accepts."""
     yield "example inputs", _Call(inputs, reference(inputs))
     shapes = input_shapes(program)
     candidates = list(islice(other_bindings(program, inputs), 6))
@@ -367,7 +367,7 @@ def _calls(
         return
     if any(not isinstance(size, int) for shape in shapes for size in shape):
         skipped.append(
-            "other sizes: the original model takes none of those tried" if candidates else "other sizes: none fit"
+            "other sizes: the original model accepts none of those tried" if candidates else "other sizes: none fit"
         )
 
 
@@ -382,14 +382,12 @@ def _mismatch(
     told = "; ".join(f"{name} {problem}" for name, problem in zip(outputs, problems, strict=False) if problem)
     use = next((use for use in uses if found and use.node == found.node), None)
     where = (
-        f"the first node that differs is {found.node}: it {found.problem}"
-        if found
-        else "every node that is still there agrees"
+        f"the first node that differs is {found.node}: it {found.problem}" if found else "every remaining node agrees"
     )
     rule = f"; it is {use.operator}, translated by {use.source}'s {use.rule}" if use else ""
     return OnnxMismatchError(
         f"The ONNX model computes other numbers than the original on {call}: {told}.",
         why=where + rule,
-        fix="Give a right rule in custom_translation_table, or pass verify=False to get the model as it is.",
+        fix="Give a correct rule in custom_translation_table, or pass verify=False to get the model as it is.",
         at=use.at if use else None,
     )

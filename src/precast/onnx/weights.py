@@ -1,6 +1,6 @@
-"""Weights as ONNX tensors that share memory with torch, and weights that are not there yet.
+"""Weights as ONNX tensors that share memory with torch, and weights that are not yet available.
 
-Weights from a safetensors file for a model that was exported without them.
+Also attaches weights from a safetensors file to a model that was exported without them.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class TorchWeight(ir.Tensor[torch.Tensor]):
-    """A torch tensor as ONNX sees it; its bytes are read only when the model is written or run."""
+    """A torch tensor as an ONNX tensor; its bytes are read only when the model is written or run."""
 
     def __init__(self, tensor: torch.Tensor, name: str) -> None:
         shape = ir.Shape([int(size) for size in unpacked_shape(tensor)], frozen=True)
@@ -37,7 +37,7 @@ class TorchWeight(ir.Tensor[torch.Tensor]):
         return self._tensor.is_meta or is_fake(self._tensor)
 
     def numpy(self) -> _Array:
-        """An array of the same memory, where the tensor lies contiguously on the CPU."""
+        """An array over the same memory, if the tensor is contiguous on the CPU."""
         if self.is_missing:
             raise missing_weights([self.name or ""])
         tensor = self._tensor.cpu().contiguous()
@@ -46,7 +46,7 @@ class TorchWeight(ir.Tensor[torch.Tensor]):
             return torch.stack([pairs & 15, pairs >> 4], -1).flatten(-2).numpy().view(self.dtype.numpy())
         if self.dtype.numpy().isbuiltin == 1:
             return np.asarray(tensor.numpy())
-        # numpy has no such type of its own: carry the bits over, and call them by the name of the extension type.
+        # numpy has no such type: pass the bits, labelled with the extension type's name.
         carrier = torch.uint8 if tensor.element_size() == 1 else torch.uint16
         return np.asarray(tensor.view(carrier).numpy().view(self.dtype.numpy()))
 
@@ -61,14 +61,14 @@ class TorchWeight(ir.Tensor[torch.Tensor]):
         file.write(self._bytes().data)
 
     def _bytes(self) -> _Array:
-        """What is in memory, where two small numbers share a byte too."""
+        """The raw memory, in which two small numbers may share a byte."""
         if self.dtype is ir.DataType.FLOAT4E2M1 and not self.is_missing:
             return np.asarray(self._tensor.cpu().contiguous().view(torch.uint8).numpy()).reshape(-1)
         return np.ascontiguousarray(self.numpy()).reshape(-1).view(np.uint8)
 
 
 def missing_weights(names: list[str]) -> OnnxError:
-    """The error for a model that is asked for numbers it does not have."""
+    """The error for reading weights that a model does not have."""
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return OnnxError(
         f"The model has no values for {shown}.",
@@ -78,14 +78,14 @@ def missing_weights(names: list[str]) -> OnnxError:
 
 
 def missing_in(model: ir.Model) -> list[str]:
-    """The initializers that have a shape only."""
+    """The initializers of which only the shape is known."""
     tensors = ((name, value.const_value) for name, value in model.graph.initializers.items())
     return [name for name, tensor in tensors if isinstance(tensor, TorchWeight) and tensor.is_missing]
 
 
 @contextmanager
 def missing_as_inputs(model: ir.Model) -> Iterator[None]:
-    """While active, weights that have a shape only are inputs, so that nobody asks for their values."""
+    """While active, weights of unknown value are inputs, so that their values are not read."""
     graph = model.graph
     missing = {name: graph.initializers.pop(name) for name in missing_in(model)}
     weights = {name: value.const_value for name, value in missing.items()}

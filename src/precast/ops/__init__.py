@@ -1,1 +1,1 @@
-"""Facts about ops: what each is, what it costs, and how it may be decomposed."""
+"""Facts about ops, their costs, and decompositions."""

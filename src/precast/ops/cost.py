@@ -1,6 +1,6 @@
-"""What an op costs: bytes of its values, bytes it moves, floating-point operations.
+"""The cost of ops: bytes of their values, bytes moved, floating-point operations.
 
-Symbolic sizes count by the size they were traced with; asking for it adds no guard.
+Symbolic sizes count as their hint; reading it adds no guard.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from precast.graph.nodes import tensor_of
 from precast.ops.facts import Fact, facts_of, is_view, op_of, subgraphs_of
 
 _aten = torch.ops.aten
-# Torch's own formulas do not know these for the CPU, nor, in some versions, fewer heads of keys than of queries.
+# Torch's formulas lack these for the CPU, and, in some versions, grouped-query attention.
 _ATTENTIONS = (
     _aten._scaled_dot_product_flash_attention_for_cpu,
     _aten._scaled_dot_product_flash_attention,
@@ -33,26 +33,26 @@ _ATTENTION_BACKWARDS = (
 _ROWS_FIRST = (_aten._flash_attention_forward, _aten._efficient_attention_forward)
 _ROWS_FIRST_BACKWARDS = (_aten._flash_attention_backward, _aten._efficient_attention_backward)
 
-# A size that exists only at run time (the count of nonzero elements) has to count for something.
+# The assumed value of a data-dependent size, such as the number of nonzero elements.
 UNKNOWN_SIZE = 1024
 
 
 def size_hint(size: int | torch.SymInt) -> int:
-    """Return the size that stands for ``size``: itself, or what a symbol was traced with."""
+    """Return ``size``, or the hint that a symbol was traced with."""
     if not isinstance(size, torch.SymInt):
         return size
     return int(size.node.hint) if size.node.has_hint() else UNKNOWN_SIZE
 
 
 def elements_of(value: object) -> int:
-    """Return how many elements a value has, summed over the items of a tuple."""
+    """Return the number of elements of a value, summed over the items of a tuple."""
     if isinstance(value, torch.Tensor):
         return prod(size_hint(size) for size in value.shape)
     return sum(elements_of(item) for item in value) if isinstance(value, tuple | list) else 0
 
 
 def bytes_of(value: object) -> int:
-    """Return the memory a value spans: elements reached by its strides, so that an expanded tensor is small."""
+    """Return the memory that a value spans according to its strides, so that an expanded tensor is small."""
     if isinstance(value, tuple | list):
         return sum(bytes_of(item) for item in value)
     if not isinstance(value, torch.Tensor):
@@ -73,7 +73,7 @@ def bytes_moved(node: fx.Node) -> int:
 
 
 def flops(node: fx.Node) -> int:
-    """Return the floating-point operations of a node: by formula for matmul-like ops, one an element for the rest."""
+    """Return the floating-point operations of a node: by formula for matmul-like ops, one per element for others."""
     op = op_of(node)
     if not isinstance(op, OpOverload):
         return sum(flops(inside) for subgraph in subgraphs_of(node) for inside in subgraph.graph.nodes)
@@ -91,16 +91,15 @@ def flops(node: fx.Node) -> int:
     formula = flop_registry.get(op.overloadpacket)
     if formula is None:
         return max(elements_of(value) for value in (node.meta.get("val"), *map(_value_of, node.all_input_nodes)))
-    # The formulas read shapes only, and comparing symbolic ones would add guards.
-    # A few of torch's want tensors instead.
-    told = _shapes_of if hasattr(formula, "__wrapped__") else _traced
-    args = [told(argument) for argument in node.args]
-    kwargs = {name: told(argument) for name, argument in node.kwargs.items()}
+    # Most formulas take shapes; hints avoid guards from comparing symbolic ones. A few take tensors instead.
+    convert = _shapes_of if hasattr(formula, "__wrapped__") else _traced
+    args = [convert(argument) for argument in node.args]
+    kwargs = {name: convert(argument) for name, argument in node.kwargs.items()}
     return int(formula(*args, **kwargs, out_val=_hinted_shapes(_value_of(node))))
 
 
 def _attention_flops(operands: Sequence[Argument], *, by_queries: int, by_values: int, rows: int = -2) -> int:
-    """Products as large as that of queries and keys, and of weights and values, for every head of the queries."""
+    """The FLOPs of so many products of the size queries x keys, and weights x values, for every query head."""
     query, key, value = (tensor_of(operand) for operand in operands if isinstance(operand, fx.Node))
     depth = by_queries * size_hint(query.shape[-1]) + by_values * size_hint(value.shape[-1])
     return 2 * prod(map(size_hint, query.shape[:-1])) * size_hint(key.shape[rows]) * depth

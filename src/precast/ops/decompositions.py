@@ -1,8 +1,6 @@
-"""Which ops may be decomposed into simpler ones, and how.
+"""Decomposition tables, and the strides that eager gives results of elementwise operators.
 
-Tables map an op to a function that computes the same from simpler ops. Pass them as ``decompositions=``.
-
-How eager lays out the result of an elementwise operator: by looking at all operands at once.
+Tables map an op to a function that computes the same by simpler ops. Pass them as ``decompositions=``.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ _SMALL_OPS = [
     _aten.native_dropout_backward,
 ]
 
-# What makes backward formulas fuse: activations, batch norm, masks. Matmul-like and random ops stay whole.
+# Decompositions that let backward formulas fuse: activations, batch norm, masks. Matmul-like and random ops stay whole.
 default_decompositions: DecompositionTable = dict(
     get_decompositions([*_ACTIVATIONS, *_BACKWARDS_OF_ACTIVATIONS, *_BATCH_NORM, *_SMALL_OPS])
 )
@@ -62,27 +60,27 @@ def _outside_core(table: DecompositionTable) -> DecompositionTable:
     return {op: rule for op, rule in table.items() if torch.Tag.core not in getattr(op, "tags", ())}
 
 
-# Takes a graph down to the Core ATen set; an op of that set is never decomposed.
+# Decomposes a graph to the Core ATen opset; ops of that set are never decomposed.
 core_decompositions: DecompositionTable = _outside_core(dict(_core_aten_decompositions_post_autograd())) | {
-    # The form without gradients cannot be run where there are some; both compute the same.
+    # The forward-only form does not support gradients; both compute the same.
     _aten._embedding_bag_forward_only.default: _aten._embedding_bag.default,
 }
 
 
-# Eager takes the strides of the operand over as they are.
+# In eager, the result has the strides of the operand.
 _LIKE_OPERAND = {_aten.hardtanh.default, _aten.nan_to_num.default}
-# Copies in a format that is asked for, or computed in several steps.
+# Copies with a requested memory format, or operators computed in several steps.
 _OTHERWISE = {
     _aten.clone.default, _aten._to_copy.default, _aten.ldexp.Tensor,
     _aten.masked_fill.Scalar, _aten.masked_fill.Tensor, _aten.pow.Scalar,
 }  # fmt: skip
-# Of each pair of elements by itself, unless they are added up.
+# Elementwise unless they are reduced.
 _LOSSES = {_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.huber_loss.default}
 _NUMBERS = (bool, int, float, complex, torch.SymInt, torch.SymFloat)
 
 
 def eager_strides(result: Tensor, operands: Sequence[object]) -> list[int | torch.SymInt] | None:
-    """The strides that eager gives the result, if they are not those it has; of symbolic sizes, by the example."""
+    """The strides that eager gives the result, or None if it has them; symbolic sizes are compared by their hints."""
     tensors = [each for each in operands if isinstance(each, Tensor)]
     if any(each.layout is not torch.strided for each in (result, *tensors)):
         return None
@@ -94,9 +92,9 @@ def eager_strides(result: Tensor, operands: Sequence[object]) -> list[int | torc
 
 
 def strides_of_ones(op: OpOverload, result: Tensor, args: Sequence[object]) -> list[int | torch.SymInt] | None:
-    """The strides of an elementwise operator's result with those that eager gives to its dimensions of size 1.
+    """The strides of an elementwise operator's result, with eager's strides for its dimensions of size 1.
 
-    None if they are what it has. Strides of size 1 are seen by what decides on a layout: ``cat``, convolutions, norms.
+    None if it has them. Strides of dimensions of size 1 affect the layouts that ``cat``, convolutions and norms choose.
     """
     tensors = [each for each in args if isinstance(each, Tensor)]
     if not _is_iterated(op) or not tensors:
@@ -125,7 +123,7 @@ def _is_iterated(op: OpOverload) -> bool:
 
 
 def _operands(op: OpOverload, args: Sequence[object]) -> list[_Laid]:
-    """What eager iterates over; a number in the place of a tensor is one without dimensions."""
+    """The operands that eager iterates over; a number in the place of a tensor is zero-dimensional."""
     found = []
     for argument, value in zip(op._schema.arguments, args, strict=False):
         if isinstance(value, Tensor):
@@ -137,7 +135,7 @@ def _operands(op: OpOverload, args: Sequence[object]) -> list[_Laid]:
 
 @dataclass(frozen=True)
 class _Laid:
-    """Sizes and strides as numbers; `given` are the strides as they came."""
+    """Sizes and strides as numbers; ``given`` are the original, perhaps symbolic, strides."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -149,7 +147,7 @@ class _Laid:
         return cls(tuple(map(size_hint, tensor.shape)), tuple(map(size_hint, strides)), strides)
 
     def is_packed(self, order: Sequence[int]) -> bool:
-        """Whether the dimensions fill a stretch of memory, the first of the order innermost."""
+        """Whether the dimensions are dense in this order, the first one innermost."""
         length = 1
         for dim in order:
             if self.sizes[dim] != 1 and self.strides[dim] != length:
@@ -161,14 +159,14 @@ class _Laid:
         return self.is_packed(sorted(range(len(self.sizes)), key=lambda dim: (self.sizes[dim] == 1, self.strides[dim])))
 
     def broadcast(self, sizes: Sequence[int]) -> list[int]:
-        """Strides along dimensions of these sizes: 0 where an element is repeated."""
+        """The strides after broadcasting to these sizes: 0 for broadcast dimensions."""
         new = len(sizes) - len(self.sizes)
         kept = zip(self.sizes, self.strides, sizes[new:], strict=True)
         return [0] * new + [0 if mine == 1 and wanted != 1 else stride for mine, stride, wanted in kept]
 
 
 def _iterated_strides(shape: Sequence[int | torch.SymInt], operands: Sequence[_Laid]) -> list[int | torch.SymInt]:
-    """As ``TensorIterator`` finds them: of operands of equal sizes at once, of others by sorting dimensions."""
+    """The strides as ``TensorIterator`` computes them: directly for operands of equal sizes, else by sorting."""
     dims = range(len(shape))
     if all(each.sizes == operands[0].sizes for each in operands):
         for order in (list(reversed(dims)), *([[1, 3, 2, 0]] if len(shape) == 4 else [])):
@@ -190,7 +188,7 @@ def _packed_strides(shape: Sequence[int | torch.SymInt], order: Sequence[int]) -
 
 
 def _sorted_dims(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int]:
-    """Dimensions from the innermost on: by insertion, since not every two of them can be compared."""
+    """Dimensions from innermost to outermost, by insertion sort: the comparison may be ambiguous."""
     order = list(reversed(range(len(sizes))))
     for last in range(1, len(order)):
         moved = last
@@ -205,7 +203,7 @@ def _sorted_dims(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list
 
 
 def _compared(inner: int, outer: int, sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
-    """Positive if the inner dimension belongs outside of the other, negative if not, 0 if no operand tells."""
+    """Positive if the inner dimension belongs outside the other, negative if not, 0 if ambiguous."""
     for each in strides:
         if each[inner] == 0 or each[outer] == 0:
             continue

@@ -1,10 +1,10 @@
-"""Asks eager's kernels which types of operands they take, on tensors of a few elements.
+"""Determines which operand dtypes eager's kernels accept, by calling them on tensors of a few elements.
 
-Fake tensors check sizes, and leave most types unchecked: only the kernels look at those. A kernel that refuses some
-types, whatever the data are, and takes others of the same sizes, refuses the types.
+Fake tensors check sizes, but not most dtypes: only the kernels do. If a kernel refuses some dtypes whatever the data
+are, and accepts others with the same sizes, it refuses the dtypes.
 
-Before: ``mm(f64[800, 300], f32[300, 100])`` on fake tensors gives ``f64[800, 100]``.
-After:  eager says of ``mm(f64[8, 8], f32[8, 8])`` that its operands must have the same type, and so do we.
+Before: ``mm(f64[800, 300], f32[300, 100])`` on fake tensors returns ``f64[800, 100]``.
+After:  ``mm(f64[8, 8], f32[8, 8])`` raises in eager, since its operands must have the same dtype; so tracing raises.
 """
 
 import warnings
@@ -25,15 +25,15 @@ from precast.ops.facts import Fact, facts_of_op, op_name
 
 SMALL, SMALL_OF_MANY_DIMS = 8, 2
 ELEMENTS = 2**18
-"""Up to so many, a call is made with the sizes it has where small ones are refused whatever the types are."""
+"""Up to this many, a call is made with its own sizes if small sizes are refused for all dtypes."""
 VERDICTS = 20_000
 
 _NOT_ASKED = frozenset({Fact.VIEW, Fact.EFFECTFUL, Fact.CREATION, Fact.WORKSPACE})
-# They find nothing in their operands; where one has no elements, they check fewer sizes than of others.
+# They do not look up elements by index, but check fewer sizes if an operand is empty.
 _TAKES_NOTHING = frozenset({"aten::convolution", "aten::cat"})
-# They follow the numbers in their operands without a look at them.
+# They use numbers in their operands as indices without checking them.
 _TRUSTING = frozenset({"aten::linalg_lu_solve", "aten::linalg_ldl_solve"})
-# Operands that say where others are read or written, and those that say whether.
+# Operands that are indices into others, and operands that are masks.
 _PLACES = frozenset({"index", "indices", "target", "targets", "offsets", "lengths", "sorter", "repeats"})
 _MASKS = frozenset({"mask", "condition"})
 _USUAL = {torch.float32, torch.float64}
@@ -45,7 +45,7 @@ _PLAIN = (
 
 @dataclass(frozen=True)
 class Refusal:
-    """What eager says to a call that it does not make."""
+    """Eager's error for a call that it refuses."""
 
     kind: type[Exception]
     text: str
@@ -56,7 +56,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class _Operand:
-    """A tensor without its data; `is_listed` if it came in a list."""
+    """The metadata of a tensor; ``is_listed`` if it is an item of a list."""
 
     name: str
     dtype: torch.dtype
@@ -67,14 +67,14 @@ class _Operand:
 
 @dataclass(frozen=True)
 class _Size:
-    """A whole number that is or may be a size."""
+    """An integer that is or may be a size."""
 
     value: int
 
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of `op`; `arguments` hold operands, sizes, plain values and tuples of those, by name."""
+    """A call of ``op``; ``arguments`` are operands, sizes, plain values and tuples of these, by name."""
 
     op: OpOverload
     arguments: tuple[tuple[str, object], ...]
@@ -85,16 +85,16 @@ class _Call:
 
 Retyping = Callable[[_Operand], torch.dtype]
 Answer = Refusal | tuple[torch.dtype, ...]
-"""Eager's word about a call: why it refuses it, or the types of its results."""
+"""Eager's answer to a call: its error, or the dtypes of the results."""
 
 _decided: dict[object, Answer] = {}
 _undecided: set[_Call] = set()
 
 
 def eager_answer(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer | None:
-    """What eager says of operands of these types: why it refuses them, or which types its results have.
+    """Eager's answer for operands of these dtypes: its error, or the dtypes of the results.
 
-    The operands may be fake: nobody looks at their data. None where the types cannot be told from the rest.
+    The operands may be fake: their data are not read. None if it cannot be determined from the dtypes.
     """
     if not _may_be_asked(op):
         return None
@@ -122,7 +122,7 @@ def eager_answer(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 @contextmanager
 def _aside() -> Iterator[None]:
-    """While active, nobody records or hears what eager is asked, and generators are not moved."""
+    """While active, calls of eager are not recorded, do not warn, and do not advance random generators."""
     with _disable_current_modes(), no_python_dispatcher(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -130,16 +130,16 @@ def _aside() -> Iterator[None]:
 
 @cache
 def _may_be_asked(op: OpOverload) -> bool:
-    """Kernels of torch itself compute results from their operands, which they check, and do nothing else."""
+    """Whether calling the op is safe: torch's own kernel, which checks its operands and has no side effects."""
     return op.namespace == "aten" and facts_of_op(op).isdisjoint(_NOT_ASKED) and op_name(op) not in _TRUSTING
 
 
 class _UnknownArgumentError(Exception):
-    """An argument of a kind that cannot be made again."""
+    """An argument of a kind that cannot be recreated."""
 
 
 def _kind(value: object) -> object:
-    """What arguments have in common of which eager takes all or none: everything but sizes."""
+    """The key of an argument on which eager's answer depends: everything except sizes."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_quantized:
             raise _UnknownArgumentError
@@ -160,9 +160,9 @@ def _described(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _can_be_asked(call: _Call) -> bool:
-    """Whether asking is safe: gradients, which trust their operands to fit together, are asked of unusual types alone.
+    """Whether the call is safe: backward ops, which trust their operands, are called only for unusual dtypes.
 
-    Kernels of other processors are not asked: they fail later than they are called.
+    Kernels of other devices are not called: they fail asynchronously.
     """
     operands = call.operands()
     if not operands or any(operand.device != "cpu" for operand in operands):
@@ -171,26 +171,26 @@ def _can_be_asked(call: _Call) -> bool:
         return True
     if _finds_nothing(call) and not _looks_nowhere(operands):
         return False
-    is_usual = len({operand.dtype for operand in operands if not _tells_places(operand)} - _USUAL) == 0
+    is_usual = len({operand.dtype for operand in operands if not _is_index(operand)} - _USUAL) == 0
     asked_for = {leaf for leaf in _leaves(call.arguments) if isinstance(leaf, torch.dtype)}
     is_mixed = len({operand.dtype for operand in operands if operand.dtype.is_floating_point} | asked_for) > 1
     return is_mixed or not is_usual
 
 
 def _finds_nothing(call: _Call) -> bool:
-    """Kernels that find elements of one tensor in another do not all look whether there are any."""
+    """Whether an operand is empty: kernels that index one tensor by another may not check for that."""
     operands = call.operands()
     has_empty = len(operands) > 1 and any(0 in operand.shape for operand in operands)
     return has_empty and op_name(call.op) not in _TAKES_NOTHING
 
 
 def _looks_nowhere(operands: Sequence[_Operand]) -> bool:
-    """Whether no operand tells places in others: as many elements as there are are taken as they come."""
+    """Whether no operand indexes others."""
     return not any(operand.name in _PLACES or operand.name in _MASKS or operand.is_listed for operand in operands)
 
 
-def _tells_places(operand: _Operand) -> bool:
-    # A target is a place for some losses and a number for others; those look at places.
+def _is_index(operand: _Operand) -> bool:
+    # A target is an index for some losses and a number for others; the former check it.
     return operand.name in _PLACES - {"target"} and operand.dtype is torch.int64
 
 
@@ -221,10 +221,10 @@ def _leaves(value: object) -> Iterator[object]:
 
 
 def _with_sizes_to_try(call: _Call) -> Iterator[_Call]:
-    """The call with small sizes, equal where they were; with its own if those are not large.
+    """The call with small sizes, which stay equal where they were equal; and with its own if these are not large.
 
-    Gradients trust their sizes to be those of the forward, so these are not changed. Where places are looked for in a
-    tensor without elements, types are asked of tensors that have some.
+    Backward ops trust their sizes to be those of the forward, so these are not changed. If indices are looked up in an
+    empty tensor, non-empty ones are tried instead.
     """
     operands = call.operands()
     is_not_large = sum(prod(operand.shape) for operand in operands) <= ELEMENTS
@@ -243,7 +243,7 @@ def _with_sizes_to_try(call: _Call) -> Iterator[_Call]:
 
 
 def _resized(value: object, least: int, limit: int) -> object:
-    """Sizes up to the limit; `least` in the place of 0."""
+    """Sizes clipped to the limit; ``least`` replaces 0."""
     if isinstance(value, tuple):
         return tuple(_resized(each, least, limit) for each in value)
     if isinstance(value, _Operand):
@@ -253,9 +253,9 @@ def _resized(value: object, least: int, limit: int) -> object:
 
 
 def _ask(call: _Call, *, is_exact: bool) -> Answer | None:
-    """Whether eager takes or refuses the types; None if it makes no such call, whatever the types are.
+    """Whether eager accepts or refuses the dtypes; None if it refuses the call for all dtypes.
 
-    Where a tensor has no elements and the sizes are `is_exact`, it is these that it refuses.
+    If a tensor is empty and the sizes are exact (``is_exact``), a refusal is about the sizes.
     """
     refusals = {}
     for fill in _fills(call):
@@ -267,22 +267,22 @@ def _ask(call: _Call, *, is_exact: bool) -> Answer | None:
         return refusals[0]
     if all(_names_no_dimension(refusal) for refusal in refusals.values()):
         return refusals[0]
-    telling = {
+    decisive = {
         refusals[fill]
         for fill in refusals
         if any(not isinstance(_answer(call, types, fill), Refusal) for types in _OTHER_TYPES)
     }
-    # If it depends on the data what eager says, it is not about types.
-    return telling.pop() if len(telling) == 1 else None
+    # An error that depends on the data is not about dtypes.
+    return decisive.pop() if len(decisive) == 1 else None
 
 
 def _names_no_dimension(refusal: Refusal) -> bool:
-    """Whether eager says that there is no such dimension: of that, neither sizes nor types are the reason."""
+    """Whether the error is about a missing dimension, which depends neither on sizes nor on dtypes."""
     return refusal.kind is IndexError and refusal.text.startswith("Dimension out of range")
 
 
 def _fills(call: _Call) -> tuple[int, ...]:
-    """Numbers to fill with what may be places; gradients trust theirs to be those of the forward: only the first is."""
+    """Values to fill integer tensors with, which may be indices; backward ops, which trust them, get only 0."""
     return (0,) if _is_gradient(call.op) else (0, 1)
 
 
@@ -292,7 +292,7 @@ def _is_gradient(op: OpOverload) -> bool:
 
 
 def _answer(call: _Call, types: Retyping, fill: int) -> Answer:
-    """What eager says to the call with whole numbers of `fill`, and ones elsewhere."""
+    """Eager's answer to the call with integers of ``fill``, and ones elsewhere."""
     made = [(name, _made(value, types, fill)) for name, value in call.arguments]
     positional = {each.name for each in call.op._schema.arguments if not each.kwarg_only}
     args = [value for name, value in made if name in positional]
@@ -315,7 +315,7 @@ def _made(value: object, types: Retyping, fill: int) -> object:
     dtype = types(value)
     if not dtype.is_floating_point and not dtype.is_complex:
         return torch.full(value.shape, fill, dtype=dtype, device=value.device)
-    # Matrices that can be inverted and have roots.
+    # Identity matrices, which are invertible and positive definite.
     is_square = len(value.shape) > 1 and value.shape[-1] == value.shape[-2]
     made = torch.eye(value.shape[-1], device=value.device) if is_square else torch.ones((), device=value.device)
     return made.to(dtype).expand(value.shape).contiguous()
@@ -340,7 +340,7 @@ def _usual_type_of_role(operand: _Operand) -> torch.dtype:
 
 
 def _may_be_mask(operand: _Operand) -> bool:
-    """Whether other types would mean a call of other sizes: places where a mask was, or the other way round."""
+    """Whether another dtype would change the meaning: indices instead of a mask, or the other way round."""
     return operand.is_listed and operand.name in _PLACES and operand.dtype in (torch.bool, torch.uint8)
 
 

@@ -1,7 +1,7 @@
-"""What is true of an op, told by torch where torch knows it and by one table of exceptions where it does not.
+"""Facts about ops: from torch's tags and schemas where they exist, from one table otherwise.
 
-Every question takes an fx node or an op. A node can answer more exactly than its op alone: attention without dropout
-draws no random numbers, and a control-flow op is what its branches are.
+Every function takes an fx node or an op. A node gives more precise answers than its op: attention without dropout draws
+no random numbers, and a control-flow op has the facts of its branches.
 """
 
 import enum
@@ -22,24 +22,24 @@ class Fact(enum.Enum):
     VIEW = "its result shares the storage of an argument"
     RANDOM = "it draws from a generator"
     MUTATING = "it writes into an argument"
-    EFFECTFUL = "it acts on the world beyond its results"
+    EFFECTFUL = "it has side effects"
     COMPUTE_INTENSIVE = "its work grows faster than the bytes it touches"
     POINTWISE = "each element of its result depends on one element of each argument"
-    REDUCTION = "it folds many elements into one"
+    REDUCTION = "it reduces many elements to one"
     NORMALIZATION = "it reduces, then maps the result over its input"
-    CREATION = "it makes a tensor from nothing but numbers"
-    COPY = "it moves elements about and computes nothing"
+    CREATION = "it creates a tensor from numbers only"
+    COPY = "it moves elements without computing"
     DATA_DEPENDENT = "the size of its result depends on values, so that each run makes new symbols"
     COMMUNICATING = "it takes part in an exchange between processes"
-    WORKSPACE = "it gives or takes a workspace whose size no shape tells, and which is there in grad mode only"
+    WORKSPACE = "it returns or takes a workspace of unknown size, which exists only in grad mode"
 
 
 def _aten(names: str) -> frozenset[str]:
     return frozenset(f"aten::{name}" for name in names.split())
 
 
-# What neither tags nor schemas say. Names without overload: a fact holds for a whole family.
-_TOLD_BY_HAND: dict[Fact, frozenset[str]] = {
+# What neither tags nor schemas say. Names are without overload: a fact holds for all overloads.
+_FACTS_BY_NAME: dict[Fact, frozenset[str]] = {
     # The schema says "new tensor", the kernel returns a view.
     Fact.VIEW: _aten("_unsafe_view unsafe_split unsafe_split_with_sizes"),
     Fact.POINTWISE: _aten("_to_copy where native_dropout_backward")
@@ -85,9 +85,9 @@ _TOLD_BY_HAND: dict[Fact, frozenset[str]] = {
         """
     ),
     Fact.DATA_DEPENDENT: _aten("_local_scalar_dense nonzero"),
-    # oneDNN's recurrent layers keep what their backward needs in grad mode, whatever their arguments say.
+    # oneDNN's recurrent layers save what their backward needs in grad mode, whatever their arguments.
     Fact.WORKSPACE: _aten("mkldnn_rnn_layer mkldnn_rnn_layer_backward"),
-    # Recorded before autograd and autocast: they change what later ops do.
+    # In pre-dispatch graphs: they change what later ops do.
     Fact.EFFECTFUL: frozenset(
         {
             "torch._C._set_grad_enabled",
@@ -97,22 +97,24 @@ _TOLD_BY_HAND: dict[Fact, frozenset[str]] = {
     ),
 }
 
-# By name, since older versions of torch do not have all tags.
-_TOLD_BY_TAG: dict[str, Fact] = {
+# By name, since older versions of torch lack some tags.
+_FACTS_BY_TAG: dict[str, Fact] = {
     "pointwise": Fact.POINTWISE,
     "reduction": Fact.REDUCTION,
     "nondeterministic_seeded": Fact.RANDOM,
     "data_dependent_output": Fact.DATA_DEPENDENT,
 }
 
-_TOLD_BY_NAMESPACE: dict[str, Fact] = {
+_FACTS_BY_NAMESPACE: dict[str, Fact] = {
     "_c10d_functional": Fact.COMMUNICATING,
     "c10d_functional": Fact.COMMUNICATING,
     "_c10d_functional_autograd": Fact.COMMUNICATING,
 }
 
-# A control-flow op may hold anything; one whose branches are read below adds what they hold.
-_TOLD_OF_HIGHER_ORDER: dict[str, frozenset[Fact]] = {
+_UPDATING_STATISTICS = _aten("batch_norm instance_norm native_batch_norm cudnn_batch_norm _batch_norm_impl_index")
+
+# Higher-order ops may contain anything; facts of their subgraphs are added below.
+_FACTS_OF_HIGHER_ORDER: dict[str, frozenset[Fact]] = {
     "run_and_save_rng_state": frozenset({Fact.RANDOM}),
     "with_effects": frozenset({Fact.EFFECTFUL}),
     "triton_kernel_wrapper_mutation": frozenset({Fact.MUTATING, Fact.COMPUTE_INTENSIVE}),
@@ -140,18 +142,18 @@ def op_name(op: object) -> str:
 
 @cache
 def facts_of_op(op: object) -> frozenset[Fact]:
-    """Return all that is true of ``op`` whatever its arguments are."""
+    """Return the facts of ``op`` that hold for all arguments."""
     if isinstance(op, OpOverloadPacket):
         op = getattr(op, op._overload_names[0])
     name = op_name(op)
-    facts = {fact for fact, names in _TOLD_BY_HAND.items() if name in names}
+    facts = {fact for fact, names in _FACTS_BY_NAME.items() if name in names}
     if isinstance(op, OpOverload):
-        facts |= {_TOLD_BY_TAG[tag.name] for tag in op.tags if tag.name in _TOLD_BY_TAG}
+        facts |= {_FACTS_BY_TAG[tag.name] for tag in op.tags if tag.name in _FACTS_BY_TAG}
         facts |= _facts_of_schema(op)
-        if (fact := _TOLD_BY_NAMESPACE.get(op.namespace)) is not None:
+        if (fact := _FACTS_BY_NAMESPACE.get(op.namespace)) is not None:
             facts.add(fact)
     elif isinstance(op, HigherOrderOperator):
-        facts |= _TOLD_OF_HIGHER_ORDER.get(name, frozenset({Fact.COMPUTE_INTENSIVE}))
+        facts |= _FACTS_OF_HIGHER_ORDER.get(name, frozenset({Fact.COMPUTE_INTENSIVE}))
     return frozenset(facts)
 
 
@@ -163,35 +165,43 @@ def _facts_of_schema(op: OpOverload) -> set[Fact]:
     elif any(result.alias_info is not None for result in schema.returns):
         facts.add(Fact.VIEW)
     if not schema.returns and not schema.is_mutable:
-        facts.add(Fact.EFFECTFUL)  # what returns nothing is called for what it does
+        facts.add(Fact.EFFECTFUL)  # an op without results is called for its effect
     return facts
 
 
 def facts_of(subject: Subject) -> frozenset[Fact]:
-    """Return all that is true of a node or an op."""
+    """Return the facts of a node or an op."""
     facts = facts_of_op(op_of(subject))
     if not isinstance(subject, fx.Node):
         return facts
-    if Fact.RANDOM in facts and _dropout_probability(subject) == 0:
+    if Fact.RANDOM in facts and _argument(subject, "dropout_p") == 0:
         facts -= {Fact.RANDOM}
+    if op_name(subject.target) in _UPDATING_STATISTICS and _updates_statistics(subject):
+        facts |= {Fact.MUTATING}
     if isinstance(subject.target, HigherOrderOperator):
         facts |= _facts_of_subgraphs(subject)
     return facts
 
 
-def _dropout_probability(node: fx.Node) -> object:
-    """Return a fused op's ``dropout_p`` argument; None where the op has none."""
+def _updates_statistics(node: fx.Node) -> bool:
+    """Whether a norm writes into its running statistics, which its schema does not say."""
+    is_training = _argument(node, "training") or _argument(node, "use_input_stats")
+    return bool(is_training) and _argument(node, "running_mean") is not None
+
+
+def _argument(node: fx.Node, name: str) -> object:
+    """Return an op's argument by its name; None if there is none."""
     if not isinstance(node.target, OpOverload):
         return None
     for position, argument in enumerate(node.target._schema.arguments):
-        if argument.name == "dropout_p":
-            given = node.args[position] if position < len(node.args) else node.kwargs.get("dropout_p")
+        if argument.name == name:
+            given = node.args[position] if position < len(node.args) else node.kwargs.get(name)
             return argument.default_value if given is None else given
     return None
 
 
 def subgraphs_of(node: fx.Node) -> list[fx.GraphModule]:
-    """Return the graph modules a higher-order op's node is given as arguments."""
+    """Return the graph modules among the arguments of a higher-order op's node."""
     owner = node.graph.owning_module
     found = []
     for argument in node.all_input_nodes:
@@ -211,45 +221,45 @@ def _facts_of_subgraphs(node: fx.Node) -> frozenset[Fact]:
 
 
 def is_view(subject: Subject) -> bool:
-    """Tell whether the result shares an argument's storage."""
+    """Whether the result shares an argument's storage."""
     return Fact.VIEW in facts_of(subject)
 
 
 def is_random(subject: Subject) -> bool:
-    """Tell whether running it twice may give two results, and advances a generator."""
+    """Whether it draws random numbers: running it twice may return different results."""
     return Fact.RANDOM in facts_of(subject)
 
 
 def is_mutating(subject: Subject) -> bool:
-    """Tell whether it writes into one of its arguments."""
+    """Whether it writes into one of its arguments."""
     return Fact.MUTATING in facts_of(subject)
 
 
 def is_effectful(subject: Subject) -> bool:
-    """Tell whether it acts beyond its results: prints, asserts, exchanges data with other processes."""
+    """Whether it has side effects: it prints, asserts, or exchanges data with other processes."""
     return not facts_of(subject).isdisjoint({Fact.EFFECTFUL, Fact.COMMUNICATING})
 
 
 def is_pure(subject: Subject) -> bool:
-    """Tell whether its results are all it does. A random op is pure in this sense: ask ``is_random`` too."""
+    """Whether it has no effects besides its results. Random ops are pure in this sense: check ``is_random`` too."""
     return facts_of(subject).isdisjoint({Fact.MUTATING, Fact.EFFECTFUL, Fact.COMMUNICATING})
 
 
 def is_compute_intensive(subject: Subject) -> bool:
-    """Tell whether running it again costs far more than reading its result from memory."""
+    """Whether recomputing it costs far more than reading its result from memory."""
     return Fact.COMPUTE_INTENSIVE in facts_of(subject)
 
 
 def is_pointwise(subject: Subject) -> bool:
-    """Tell whether it maps elements to elements, so that it fuses with its neighbours."""
+    """Whether it is elementwise, so that it fuses with its neighbours."""
     return Fact.POINTWISE in facts_of(subject)
 
 
 def is_reduction(subject: Subject) -> bool:
-    """Tell whether it folds many elements into one."""
+    """Whether it is a reduction."""
     return Fact.REDUCTION in facts_of(subject)
 
 
 def is_fusible(subject: Subject) -> bool:
-    """Tell whether it can join a loop over its consumer's elements: pointwise, copying, creating, or a view."""
+    """Whether it can be fused into its consumer's loop: pointwise, a copy, a creation, or a view."""
     return not facts_of(subject).isdisjoint({Fact.POINTWISE, Fact.COPY, Fact.CREATION, Fact.VIEW})

@@ -1,7 +1,7 @@
-"""What must hold of the arguments of operators that do not look at them.
+"""Validation rules for the arguments of operators whose kernels do not check them.
 
-Their kernels take shapes of saved tensors and indices on trust, since autograd has right ones; a program from a file
-may give others. Each rule says what must hold, in terms of the operator's own argument names.
+These kernels trust shapes of saved tensors, and indices, since autograd passes valid ones; a program from a file may
+pass others. Each rule is written in terms of the operator's own argument names.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ def _same_shape(*names: str) -> Rule:
 
 
 def _in_range(indices: Any, below: int, *, lowest: int = 0, also: int | None = None) -> bool:
-    """Whether all indices are from `lowest` up to, not including, `below`; `also` is allowed besides."""
+    """Whether all indices are in [``lowest``, ``below``), or equal ``also``."""
     is_inside = (indices >= lowest) & (indices < below)
     return bool((is_inside if also is None else is_inside | (indices == also)).all())
 
@@ -41,7 +41,7 @@ def _channels_fit(given: Arguments) -> bool:
     is_same = "grad_out" not in given or given["grad_out"].shape == source.shape
     saved = ("save_mean", "save_invstd", "save_var")
     is_training = given.get("training", given.get("train", given.get("update", False)))
-    # Without a batch to take them from, mean and variance are those that were running.
+    # In evaluation mode, mean and variance are the running ones.
     has_statistics = is_training or (given.get("running_mean") is not None and given.get("running_var") is not None)
     return (
         is_same
@@ -138,7 +138,7 @@ def _pair_distances_fit(given: Arguments) -> bool:
 
 
 def _pooled(source: str, grad: str, spatial: int, *indices: str) -> Rule:
-    """Gradients of pooling: as many images and channels, and indices of pixels that there are."""
+    """Gradients of pooling: matching batch and channels, and indices in range."""
 
     def holds(given: Arguments) -> bool:
         pixels, gradient = given[source], given[grad]
@@ -156,7 +156,7 @@ def _pooled(source: str, grad: str, spatial: int, *indices: str) -> Rule:
 
 
 def _averaged(spatial: int) -> Rule:
-    """Gradients of means over windows: as many windows as the sizes give."""
+    """Gradients of average pooling: the number of windows follows from the sizes."""
     is_pooled = _pooled("self", "grad_output", spatial)
 
     def holds(given: Arguments) -> bool:
@@ -281,7 +281,7 @@ def _offsets_fit(offsets: Any, count: int, bags: int) -> bool:
 
 
 def _alignment_fits(given: Arguments) -> bool:
-    """CTC: scores of times by sequences by classes, and as many labels as the lengths say."""
+    """CTC: scores are [time, batch, classes], and the labels match the lengths."""
     scores, targets, blank = given["log_probs"], given["targets"], given["blank"]
     if scores.dim() != 3 or targets.dim() not in (1, 2) or not 0 <= blank < scores.shape[2]:
         return False
@@ -324,7 +324,7 @@ def _has_dimensions_to_index(given: Arguments) -> bool:
 
 
 def _norms_fit(given: Arguments) -> bool:
-    """Weights as directions and lengths: a length for each slice along the first or the last dimension."""
+    """Weight norm: one magnitude for each slice along the first or the last dimension."""
     prefix = "" if "v" in given else "saved_"
     direction, length, dim = given[f"{prefix}v"], given[f"{prefix}g"], given["dim"]
     rank = direction.dim()
@@ -339,12 +339,12 @@ def _norms_fit(given: Arguments) -> bool:
 
 
 def _weights_fit(given: Arguments) -> bool:
-    # Along other dimensions, it is composed of operators that look.
+    # Along other dimensions, it is composed of operators that check their arguments.
     return given["dim"] not in (0, given["v"].dim() - 1) or _norms_fit(given)
 
 
 def _windows_fit(given: Arguments) -> bool:
-    """Gradients of windows over one dimension: as many windows as the sizes give, each as long as they say."""
+    """Gradients of unfold: the number and the length of the windows follow from the sizes."""
     shape, dim, size, step = list(given["input_sizes"]), given["dim"], given["size"], given["step"]
     rank = max(len(shape), 1)
     if not -rank <= dim < rank or min(shape, default=1) < 0 or size < 0 or step <= 0:
@@ -357,7 +357,7 @@ def _windows_fit(given: Arguments) -> bool:
 
 
 def _are_fractions(given: Arguments) -> bool:
-    """Whole numbers would be divided by a `beta` of 0."""
+    """Only floats are accepted: integers would be divided by a ``beta`` of 0."""
     return all(given[name].is_floating_point() for name in ("grad_output", "self", "target"))
 
 
@@ -366,7 +366,7 @@ def _is_plain_segmenting(given: Arguments) -> bool:
 
 
 def _lists_fit(given: Arguments) -> bool:
-    """Fused optimizers walk along several lists of tensors at once."""
+    """Fused optimizers iterate over several lists of tensors in parallel."""
     lists = [value for value in given.values() if isinstance(value, (list, tuple)) and value]
     shapes = [[tuple(each.shape) for each in tensors] for tensors in lists if isinstance(tensors[0], torch.Tensor)]
     steps = [[()] * len(shapes[0])] if shapes else []
@@ -408,7 +408,7 @@ _NORMS = (
 
 
 def _group_fits(given: Arguments) -> bool:
-    """Whether as many processes are in the group as the call says: results are made for that many."""
+    """Whether the group has the size that the call states, which determines the results' sizes."""
     group: Any = torch._C._distributed_c10d._resolve_process_group(given["group_name"])
     return bool(group.size() == given["group_size"])
 
@@ -457,4 +457,4 @@ RULES: dict[str, Rule] = {
     "_pack_padded_sequence": _sequences_fit,
     **dict.fromkeys(("_pad_packed_sequence", "_pack_padded_sequence_backward"), _batches_fit),
 }
-"""By the operator's name, whichever overload."""
+"""By the operator's name, for all overloads."""

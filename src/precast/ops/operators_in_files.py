@@ -1,11 +1,10 @@
-"""Operators that a program from a file may call: a file's arguments are anybody's, and not every kernel looks at them.
+"""The operators that a program from a file may call: files are untrusted, and not every kernel checks its arguments.
 
-Of torch's own, those on this list: Core ATen, what exported programs and their gradients consist of, nothing that reads
-files or memory of nobody's, and nothing sparse, nested or quantized. ``tests/export/test_operator_attacks.py`` calls
-them with arguments that lie; those that do not look are looked at by ``checked_calls`` before they run. Operators that
-others registered in this process are theirs to check: whoever imports a library of them allows files to call it.
-
-Operators that do not look at their arguments, called once these are known to fit.
+Of torch's operators, those on this list: Core ATen, and what exported programs and their gradients consist of; nothing
+that reads files or arbitrary memory, and nothing sparse, nested or quantized. ``tests/export/test_operator_attacks.py``
+calls them with invalid arguments; those whose kernels do not check are checked by ``checked`` before they run.
+Operators that libraries registered in this process are theirs to check: importing such a library allows files to call
+them.
 """
 
 from collections.abc import Callable
@@ -33,14 +32,14 @@ _REFUSED_NAMESPACES = _words(
     triton_kernels torch_attn flex_lib _native export debug_mode_ops
     """
 )
-"""Torch's own besides ``aten`` and ``prims``: backends, other processes, and what is no part of a program.
+"""Torch's namespaces besides ``aten`` and ``prims``: backends, other processes, and what is no part of a program.
 
-``quantized_decomposed`` and ``torch_nn`` are none of them: theirs are written in Python, over operators of ``aten``.
+``quantized_decomposed`` and ``torch_nn`` are not refused: their operators are written in Python over ``aten``.
 """
 
 COLLECTIVES = "_c10d_functional"
 _COLLECTIVES = _words("all_reduce all_gather_into_tensor reduce_scatter_tensor all_to_all_single broadcast wait_tensor")
-"""What a file may ask the group of processes for that this one has joined, by its name."""
+"""The collectives that a file may call on a process group that this process has joined, by its name."""
 
 _ATEN = _words(
     """
@@ -175,27 +174,27 @@ _ATEN = _words(
 
 
 def may_be_called_by_files(namespace: str, name: str) -> bool:
-    """Whether a file may call operators of that name, whichever overload."""
+    """Whether a file may call operators of this name, with any overload."""
     if namespace == COLLECTIVES:
         return name in _COLLECTIVES
     return name in _ATEN if namespace == "aten" else namespace not in _REFUSED_NAMESPACES
 
 
 def is_of_numbers_alone(operator: Any) -> bool:
-    """Whether an operator of torch computes numbers, texts or lists from such: TorchScript's, which divide by any 0."""
+    """Whether a torch operator has no tensors: TorchScript's arithmetic, which divides by zero unchecked."""
     schema = operator._schema
     types = [str(each.type) for each in (*schema.arguments, *schema.returns)]
     return schema.name.startswith("aten::") and bool(schema.returns) and not any("Tensor" in each for each in types)
 
 
 def is_checked(target: object) -> bool:
-    """Whether calls of an operator are to be looked at first."""
+    """Whether calls of an operator must be checked first."""
     return isinstance(target, OpOverload) and target._schema.name.removeprefix("aten::") in RULES
 
 
 @cache
 def checked(operator: OpOverload) -> Callable[..., Any]:
-    """The operator, which raises where its arguments do not fit. Fake tensors have nothing that could be read."""
+    """The operator, which raises if its arguments are invalid. Fake tensors are not checked: they have no data."""
     name = operator._schema.name.removeprefix("aten::")
     rule = RULES[name]
 
@@ -206,7 +205,7 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
             raise InputValueError(
                 f"{operator} was called with arguments that do not fit together.",
                 why="it would read or write outside of its tensors",
-                fix="Get the program again from where it was made, or give it the inputs that it was made for.",
+                fix="Get an intact copy of the program, or pass the inputs that it was made for.",
             )
         return operator(*args, **kwargs)
 
@@ -215,14 +214,14 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
 
 
 def check_calls(graph: fx.Graph) -> None:
-    """Put checked operators in the place of those that do not look, in this graph."""
+    """Replace operators that do not check their arguments by checked ones, in this graph."""
     for node in graph.nodes:
         if is_checked(node.target):
             node.target = checked(node.target)
 
 
 def with_checked_calls(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy of the module and of the graphs of its control flow with such calls; itself, where there are none."""
+    """A copy of the module and of its control-flow graphs with checked calls; the module itself if it needs none."""
     children = {name: child for name, child in module.named_children() if isinstance(child, fx.GraphModule)}
     copies = {name: with_checked_calls(child) for name, child in children.items()}
     is_same = all(copies[name] is children[name] for name in children)

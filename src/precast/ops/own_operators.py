@@ -1,20 +1,14 @@
-"""Operators of our own, in the namespace ``precast``.
+"""The custom operators of Precast, in the namespace ``precast``.
 
-Complex numbers as pairs of real ones, and Fourier transforms over these.
-
-Operators for numbers that a counter and a seed determine: where a compiled program's random numbers come from.
-
-A *stream* is two whole numbers: a seed, which a call of a program draws once, and the number of one random operator in
-it. It stands where torch's operators for replaying a draw have the state of a generator.
-
-An operator for what eager checks of values: decompositions put it where the kernel they stand for would look.
-
-The loss of sequences whose alignment is not known, with its gradient: torch's has a result of a size that data tell.
-
-Products of groups of rows, each group by a matrix of its own: what a mixture of experts computes.
-
-``ends[g]`` is where group ``g`` of the rows ends; it begins where the one before it ends. Rows after the last end are
-in no group. The two operators are each other's derivatives, so that gradients of any order are made of them.
+- ``random_seed``, ``random_stream``: counter-based random numbers. A *stream* is two integers: a seed, which a call of
+  a program draws once, and the number of one random operator in it. It replaces the generator state in torch's
+  operators for replaying a draw.
+- ``checked``: a check of values that eager's kernel makes, for decompositions of such kernels.
+- ``grouped_rows``, ``grouped_sums``: products of groups of rows, each by its own matrix, as in a mixture of experts.
+  ``ends[g]`` is the end of group ``g``, which begins at the end of the previous one. Rows after the last end are in no
+  group. The two are each other's derivatives, so that gradients of any order are made of them.
+- ``ctc``: the CTC loss with its gradient; torch's operator has a result of data-dependent size.
+- ``joined``, ``fft…``: complex numbers as pairs of real ones, and Fourier transforms of these.
 """
 
 import itertools
@@ -68,7 +62,8 @@ for _processor in ("CPU", "CUDA"):
 torch.library.register_fake("precast::checked", _fake_checked, lib=_library)
 
 checked = torch.ops.precast.checked.default
-"""``checked(value, is_wrong, error, message)``: `value`, if none of `is_wrong` is true; `error` is index or value."""
+"""``checked(value, is_wrong, error, message)``: ``value`` if nothing in ``is_wrong`` is true; else an IndexError or
+RuntimeError."""
 
 
 _library.define("grouped_rows(Tensor rows, Tensor matrices, Tensor ends) -> Tensor")
@@ -171,7 +166,7 @@ def _ctc(
     zero_infinity: bool,
     wants_slope: bool,
 ) -> tuple[Tensor, Tensor]:
-    # Eager takes lengths on the host for tensors on a GPU, too; its own kernel does not.
+    # Eager accepts lengths on the host for tensors on a GPU; the kernel itself does not.
     lengths = [each.to(log_probs.device) for each in (input_lengths, target_lengths)]
     losses, alphas = torch.ops.aten._ctc_loss.Tensor(log_probs, targets, *lengths, blank, zero_infinity)
     if not wants_slope:
@@ -234,7 +229,7 @@ for _processor in ("CPU", "CUDA"):
 torch.library.register_fake("precast::joined", _joined_shape, lib=_library)
 
 joined = torch.ops.precast.joined.default
-"""``joined(real, imaginary) -> […, 2]``: the parts of complex numbers side by side."""
+"""``joined(real, imaginary) -> […, 2]``: the parts of complex numbers, interleaved."""
 
 
 _library.define("fft(Tensor pairs, int[] dims, int normalization, bool forward) -> Tensor")
@@ -285,7 +280,8 @@ fft = torch.ops.precast.fft.default
 fft_of_real = torch.ops.precast.fft_of_real.default
 """``fft_of_real(source[…], dims, normalization) -> […, 2]``: the first half along the last of the dims."""
 fft_to_real = torch.ops.precast.fft_to_real.default
-"""``fft_to_real(pairs[…, 2], dims, normalization, size) -> […]``: the inverse, with so many along the last dim."""
+"""``fft_to_real(pairs[…, 2], dims, normalization, size) -> […]``: the inverse, with ``size`` elements along the last
+dim."""
 
 
 def operator_named(name: str) -> OpOverload:

@@ -1,4 +1,4 @@
-"""Exported programs → one file, or one library, that runs without torch."""
+"""Packages exported programs as one file, or one library, that runs without torch."""
 
 from precast.packaging.aot_compile import aot_compile
 from precast.packaging.package import package

@@ -1,4 +1,4 @@
-"""A module or function → one shared library that holds code, weights, and how it is called."""
+"""A module or function → one shared library with code, weights, and the calling convention."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from precast.artifact.archive import check_folder
 from precast.artifact.manifest import manifest_text, packed_entry
 from precast.artifact.schema import Json
 from precast.artifact.weights import weight_pieces
@@ -34,16 +35,16 @@ def aot_compile(
     disable_constraint_solver: bool = False,
     same_signature: bool = True,
 ) -> str:
-    """Compile a module or function for this machine into one shared library, and give its path.
+    """Compile a module or function for this machine into one shared library, and return its path.
 
-    Code, weights and the signature are in it; it needs what the base install of Precast brings, and no Python.
-    ``aot_load`` loads it, and so does any program that speaks ``precast.h``.
+    The library contains code, weights and the signature. It needs the libraries of the base install, and no Python.
+    Load it with ``aot_load``, or from C through ``precast.h``.
 
-    ``options`` are those of ``precast.compile``, and ``output_path``: where to write. By default that is a file in the
-    folder ``aot`` of the cache directory, named by what is in it; nobody removes it.
-    With ``remove_runtime_assertions``, calls do not check what tracing assumed about sizes, beyond their ranges.
-    With ``same_signature=False``, the loaded function takes the flat tensors of a call and gives flat tensors.
-    ``disable_constraint_solver`` is accepted for calls written for PyTorch: here, nothing is solved.
+    ``options`` are those of ``precast.compile``, and ``output_path``, the file to write. The default is a file in the
+    folder ``aot`` of the cache directory, named by its content; it is never removed automatically.
+    With ``remove_runtime_assertions``, calls check ranges of sizes only, and no other conditions from tracing.
+    With ``same_signature=False``, the loaded function takes and returns flat sequences of tensors.
+    ``disable_constraint_solver`` is accepted for compatibility with PyTorch and ignored.
 
     >>> import precast, tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -52,6 +53,8 @@ def aot_compile(
     tensor([0., 1.])
     """
     chosen, output = _choices(options)
+    if output is not None:
+        check_folder(output)
     exported = export(as_module(f), example_arguments(args), kwargs, dynamic_shapes=dynamic_shapes)
     storages = SharedStorages()
     entries = prepare_entries({DEFAULT_NAME: exported}, storages, chosen, checks_sizes=not remove_runtime_assertions)
@@ -60,7 +63,7 @@ def aot_compile(
     storages = storages.used_by(prepared.code)
     described = packed_entry(describe_entry(prepared.code), call=prepared.call if same_signature else None)
     (target,) = build_targets([NATIVE])
-    manifest = _manifest(described, storages, target.features)
+    manifest = _manifest(described, storages, target.features, library_target().libraries([prepared.code]))
     with scratch_folder() as scratch:
         weights = scratch / "weights.safetensors"
         with weights.open("wb") as file:
@@ -84,10 +87,10 @@ def _choices(options: Options | Mapping[str, Any] | None) -> tuple[Options, Path
     return as_options(given), None if output is None else Path(output).absolute()
 
 
-def _manifest(entry: Json, storages: SharedStorages, features: Sequence[str]) -> str:
-    """What the library says of itself, as text in ASCII."""
+def _manifest(entry: Json, storages: SharedStorages, features: Sequence[str], libraries: Sequence[str]) -> str:
+    """The library's manifest, as ASCII text."""
     targets: list[Json] = [{"name": NATIVE, "file": None, "features": list(features)}]
-    text = manifest_text({}, entries=[entry], state=storages.state, targets=targets)
+    text = manifest_text({}, entries=[entry], state=storages.state, targets=targets, libraries=libraries)
     return json.dumps(json.loads(text))
 
 

@@ -1,6 +1,6 @@
-"""How a program is called, as the manifest tells it.
+"""Describes in the manifest how a program is called.
 
-What people give to be packaged, as exported programs by name.
+Also normalizes what users pass to be packaged to exported programs by name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def call_to_json(
 ) -> Json:
     """The original signature; ``outputs`` are the numbers of the native outputs that hold the results.
 
-    With ``checks_sizes=False``, what tracing assumed about sizes is not checked at each call.
+    With ``checks_sizes=False``, calls do not check what tracing assumed about sizes.
     """
     program = exported.program
     signature = program.signature
@@ -106,10 +106,10 @@ def _result(node: object, output: int | None) -> Json:
 
 
 def with_names(entry: Entry, traced: TracedProgram, outputs: Sequence[int | None]) -> Entry:
-    """The entry with the user's names for what it takes and returns, and for its sizes; each is given once.
+    """The entry with the user's names of its inputs, outputs and sizes, made unique.
 
-    Arguments and results are named after their places: ``x``, ``batch_mask``, ``logits``, ``output_0``; new values of
-    arguments after the arguments, with ``_updated`` behind.
+    Arguments and results are named after their paths: ``x``, ``batch_mask``, ``logits``, ``output_0``; new values of
+    arguments after the arguments, with the suffix ``_updated``.
     """
     signature = traced.program.signature
     leaves = unique_names(argument_leaf_names(signature.in_tree, traced.exported.origin.argument_names))
@@ -172,7 +172,7 @@ def _check_name(name: object) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InputValueError(
             f"{name!r} cannot name an entry.",
-            why="names start with a letter and go on with letters, digits, '_', '.' and '-'",
+            why="names start with a letter, followed by letters, digits, '_', '.' and '-'",
             fix="Choose such a name, for example 'train_step'.",
         )
 
@@ -188,14 +188,14 @@ def _exported(
     if callable(given):
         return export(as_module(given), example_arguments(args), kwargs, dynamic_shapes=dynamic_shapes)
     raise InputTypeError(
-        f"The entry {name!r} is a {type(given).__name__}.",
+        f"The entry {name!r} is of type {type(given).__name__}.",
         why="what is packaged is a module, a function, an exported program, or several of them by name",
         fix="Pass a module and its arguments, or {'forward': (module, args), 'eval': (module, args)}.",
     )
 
 
 def example_arguments(args: Sequence[Any]) -> tuple[Any, ...]:
-    """The positional arguments as a tuple; what is no tuple or list, as a bare tensor, is left for export to refuse."""
+    """The positional arguments as a tuple; anything else, such as a bare tensor, is left for export to refuse."""
     return tuple(args) if isinstance(args, list | torch.Size) else args  # type: ignore[return-value]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -31,13 +31,15 @@ from precast.runtime.tensors import Tensor, are_bits, with_bits, without_bits
 class InterpretedEntry:
     """One program that torch runs node by node, over state that it shares with others."""
 
+    on_gpu: ClassVar[bool] = False
+
     description: EntryDescription
     exported: ExportedProgram
     state: dict[str, torch.Tensor]
     state_names: dict[str, str]
 
     def run(self, tensors: Sequence[Tensor], *, like_torch: bool) -> tuple[Tensor, ...]:
-        """Call with tensors that are known to be as many as the entry takes."""
+        """Call with the right number of tensors."""
         expected = [each.dtype for each in self.description.inputs]
         given = [with_bits(each, dtype) for each, dtype in zip(tensors, expected, strict=True)]
         outputs = self._outputs([_given(each) for each in given])
@@ -76,12 +78,12 @@ class InterpretedEntry:
             elif is_found_number(node):
                 outputs.append(torch.tensor(result))
         if len(outputs) != len(self.description.outputs):
-            raise damaged("the program in the file gives other results than it describes", "their numbers differ")
+            raise damaged("the program in the file returns other results than it describes", "their numbers differ")
         self.state.update(updates)
         return outputs
 
     def _results(self, inputs: Sequence[Any]) -> list[Any]:
-        """What the program gives, in memory of its own."""
+        """The program's results, in memory of their own."""
         runner = _Runner(self.checked_module)
         try:
             with torch.no_grad():
@@ -90,7 +92,7 @@ class InterpretedEntry:
         except (IndexError, PrecastError):
             raise
         except NONSENSE as problem:
-            # What a program asserts fails as it does in native code, unless the file calls it with other things.
+            # Failed assertions of a program raise as in native code, unless the file passes them malformed arguments.
             if "assert" in str(runner.at) and isinstance(problem, RuntimeError) and "Declaration:" not in str(problem):
                 raise
             raise damaged("the program in the file cannot be run on these inputs", str(problem)) from problem
@@ -100,14 +102,14 @@ class InterpretedEntry:
         return with_checked_calls(self.exported.program.module)
 
     def _state_tensor(self, target: str) -> torch.Tensor:
-        """A tensor of the model's state, or one that only the program has: native code does not know its dtype."""
+        """A tensor of the model's state, or one of the program alone, if native code does not support its dtype."""
         return (
             self.state[self.state_names[target]] if target in self.state_names else self.exported.program.state[target]
         )
 
 
 class _Runner(fx.Interpreter):
-    """Knows what it is at."""
+    """Records the current node."""
 
     at: object = None
 
@@ -142,7 +144,7 @@ class TorchState:
 
 
 def interpreted_entries(package: Package) -> tuple[list[InterpretedEntry], TorchState]:
-    """The entries of a file, over one state; nothing of its native code is read."""
+    """The entries of a file, over one state; none of its native code is read."""
     state = {name: _as_torch(weight) for name, weight in package.state().items()}
     entries: list[InterpretedEntry] = []
     for entry in package.manifest.entries:
@@ -160,7 +162,7 @@ def interpreted_entries(package: Package) -> tuple[list[InterpretedEntry], Torch
 
 
 def _check_interface(interface: EntryDescription, exported: ExportedProgram) -> None:
-    """A manifest must describe its program: which tensors are passed, which come back, of which dtypes and ranks."""
+    """Check that a manifest matches its program: the dtypes and ranks of the tensors passed and returned."""
     program = exported.program
     inputs = [
         value_of(node)
@@ -189,23 +191,23 @@ def _is_size(exported: ExportedProgram, name: str) -> bool:
 
 
 def _given(value: Any) -> torch.Tensor:
-    """A tensor of the caller's, in torch's own words."""
+    """A tensor of the caller's, as a torch tensor."""
     if isinstance(value, Weight):
         return _from_numpy(value.carrier).view(torch.bfloat16)
     return value if isinstance(value, torch.Tensor) else _from_numpy(value)
 
 
 def _for_numpy(output: torch.Tensor) -> Any:
-    """An output without torch; bfloat16 as its bits."""
+    """An output as an array; bfloat16 as its bits."""
     return as_weight(output) if output.dtype is torch.bfloat16 else output.resolve_conj().resolve_neg().numpy()
 
 
 def _from_numpy(array: Any) -> torch.Tensor:
-    """The array's memory, or a copy where torch cannot have it: steps backwards or between elements, or read-only."""
+    """The array's memory, or a copy if torch cannot represent it: negative or fractional strides, or read-only."""
     if array.dtype.newbyteorder("=") != array.dtype:
         raise InputTypeError(
             f"an array has the dtype {array.dtype.str}",
-            why="torch has this machine's byte order alone",
+            why="torch supports only this machine's byte order",
             fix=f"convert it: array.astype({array.dtype.newbyteorder('=').str!r})",
         )
     is_plain = array.flags.writeable and all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
@@ -218,7 +220,7 @@ def _from_numpy(array: Any) -> torch.Tensor:
 
 
 def _as_torch(weight: Weight) -> torch.Tensor:
-    """A copy: state changes, and a file's memory may not be written to. Elements that repeat are not written out."""
+    """A copy: state changes, and a file's memory may be read-only. Broadcast elements are not expanded."""
     carrier = weight.carrier
     steps = [stride // carrier.itemsize for stride in carrier.strides]
     length = 1 + sum((size - 1) * step for size, step in zip(carrier.shape, steps, strict=True)) if carrier.size else 0

@@ -1,12 +1,12 @@
-"""An exported program as one native entry, with nothing left to torch.
+"""Lowers an exported program to one native entry, without eager fallbacks.
 
 Before: ``graph(p_weight, b_count, x) -> (add, relu)`` in the native backend's operators
 After:  a loop program that reads ``x`` and the state ``weight`` and ``count``, writes ``relu``, and updates ``count``
 
-What a program assumes about sizes, as conditions that native code checks by itself.
+The program's assumptions about sizes become conditions that native code checks by itself.
 
-Callers in C have no Python layer that would check them. Conditions that cannot be told in whole numbers without
-dividing by a size are left to callers who have one.
+Callers in C have no Python layer that would check them. Conditions that cannot be expressed in integers without
+division by a size are left to callers that have one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from precast.graph.program import Program
 from precast.graph.sizes import SizeGuard, SymbolicSizes
 from precast.native.call import SizeReader
 from precast.native.describe import Condition, Entry
-from precast.native.graph_passes.complex_pairs import complex_borders
+from precast.native.graph_passes.complex_pairs import complex_boundary
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Index, Quotient, Remainder, Symbol, atoms
 from precast.native.loops.program import LoopProgram, Run, SizeSource, all_steps, parts_of, read_by, written_by
@@ -38,7 +38,7 @@ from precast.native.rules.sizes import expression_to_index
 from precast.native.rules.sizes_from_data import NO_BOUND
 from precast.native.sizes import size_readers
 from precast.native.split import Segment, is_size, may_be_native, split_graph
-from precast.native.targets import Target, target_for
+from precast.native.targets import Target, target_for, target_named
 from precast.packaging.traced_program import TracedProgram, is_found_number
 
 _RELATIONS = {
@@ -48,8 +48,13 @@ _RELATIONS = {
 
 
 def library_target() -> Target:
-    """What packages and libraries hold code for."""
-    return target_for(["cpu"])
+    """The target of libraries, and of packages unless others are requested."""
+    return target_for(["cpu"]).alone
+
+
+def gpu_target() -> Target:
+    """The target for GPU code in packages."""
+    return target_named("cuda").alone
 
 
 def size_conditions(sizes: SymbolicSizes, known: Collection[str]) -> Iterator[Condition]:
@@ -74,20 +79,20 @@ def _divides_by_a_size(index: Index) -> bool:
 
 
 RANDOM_SEED = "random.seed"
-"""The state that a program's random numbers follow from: one whole number."""
+"""The state that determines a program's random numbers: one integer."""
 _SCALAR_TENSOR = torch.ops.aten.scalar_tensor.default
 _BOOKKEEPING = (operator.getitem, torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default)
-"""What surrounds operators with effects, and says nothing to people."""
+"""Nodes around operators with effects, which are omitted in messages."""
 
 
 @dataclass(frozen=True)
 class NativeProgram:
     """An entry to generate code for.
 
-    ``sizes``: those of the program, with all that native code assumes of them. ``outputs``: for each result of the
-    program, the number of the output that holds it, counting only those that the caller gets; ``None`` for constants,
-    sizes and updates of the state. ``draws``: whether it draws random numbers, and so reads and updates the state
-    ``RANDOM_SEED``.
+    ``sizes``: those of the program, with everything that native code assumes about them. ``outputs``: for each result
+    of the program, the number of the output that holds it, counting only those returned to the caller; ``None`` for
+    constants, sizes and updates of the state. ``draws``: whether it draws random numbers, and so reads and updates the
+    state ``RANDOM_SEED``.
     """
 
     entry: Entry
@@ -96,16 +101,18 @@ class NativeProgram:
     draws: bool
 
 
-def native_program(traced: TracedProgram, *, name: str, constant_names: Mapping[str, str]) -> NativeProgram:
-    """Lower the whole program; ``constant_names`` are the model's names for what was computed from constants.
+def native_program(
+    traced: TracedProgram, *, name: str, constant_names: Mapping[str, str], target: Target | None = None
+) -> NativeProgram:
+    """Lower the whole program; ``constant_names`` are the model's names of folded constants.
 
-    Operators that only torch can run are refused, all at once. What is assumed about sizes on the way becomes known to
-    the program's shape environment: give a copy that nobody else uses.
+    Operators that only torch can run are refused, all at once. Assumptions about sizes made while lowering are added to
+    the program's shape environment: pass a copy that nothing else uses.
     """
-    program = traced.program
-    module, seed = _with_seed_as_state(_with_numbers_as_tensors(traced.module))
-    module, complex_names = complex_borders(module)
-    _refuse_what_needs_torch(_between_segments(module), name)
+    program, target = traced.program, target or library_target()
+    module, seed = _with_seed_as_state(_with_numbers_as_tensors(traced.module), target)
+    module, complex_names = complex_boundary(module)
+    _refuse_what_needs_torch(_between_segments(module, target), name)
     state = {node: traced.names[node.name] for node in placeholders_of(module.graph) if node.name in traced.names}
     for node in (node for node in module.graph.nodes if node.op == "get_attr" and subgraph_of(node) is None):
         plain = traced.plain_name(node)
@@ -116,7 +123,7 @@ def native_program(traced: TracedProgram, *, name: str, constant_names: Mapping[
     results = tuple(node for node in results_of(module.graph) if isinstance(node, fx.Node) and _is_tensor(node))
     targets = [*traced.updates, *([RANDOM_SEED] if seed else [])]
     in_place = _updates_in_place(module.graph, targets, state)
-    lowered = _lower(Segment(True, _computing_nodes(module.graph), (*taken, *state), results, in_place), name)
+    lowered = _lower(Segment(True, _computing_nodes(module.graph), (*taken, *state), results, in_place), name, target)
     pairs = complex_names | {
         buffer.name for number, buffer in enumerate(_result_buffers(module.graph, lowered.program))
         if isinstance(buffer, Buffer) and f"result {number}" in complex_names
@@ -131,7 +138,7 @@ def native_program(traced: TracedProgram, *, name: str, constant_names: Mapping[
 
 
 def _sizes_after_lowering(program: Program, name: str) -> SymbolicSizes:
-    """The program's sizes, under what making native code assumed besides; refuses a size that it made a number."""
+    """The program's sizes, with the assumptions made while lowering; refuses a size that was specialized."""
     shape_env = fake_mode_of(program).shape_env
     assert shape_env is not None, "our fake modes have a shape environment"
     for symbol in program.sizes.symbols:
@@ -146,7 +153,7 @@ def _sizes_after_lowering(program: Program, name: str) -> SymbolicSizes:
 
 
 def _with_numbers_as_tensors(module: fx.GraphModule) -> fx.GraphModule:
-    """The graph with those whole numbers that it returns, and that depend on data, as tensors of one element."""
+    """The graph with data-dependent integer results as one-element tensors."""
     if not any(map(is_found_number, results_of(module.graph))):
         return module
     graph = fx.Graph()
@@ -164,11 +171,11 @@ def _with_numbers_as_tensors(module: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(module, graph)
 
 
-def _with_seed_as_state(module: fx.GraphModule) -> tuple[fx.GraphModule, fx.Node | None]:
-    """The graph with its random numbers drawn from a seed that it takes as its last input, and gives anew as its last
-    result: every call draws others.
+def _with_seed_as_state(module: fx.GraphModule, target: Target) -> tuple[fx.GraphModule, fx.Node | None]:
+    """The graph with its random seed as its last input, and the next seed as its last result, so that every call draws
+    different numbers.
     """
-    module = seed_as_input(rewrite_graph(module, library_target(), random="philox"))
+    module = seed_as_input(rewrite_graph(module, target, random="philox"))
     seed = next((node for node in placeholders_of(module.graph) if node.name == SEED_NAME), None)
     if seed is not None:
         output = module.graph.output_node()
@@ -182,7 +189,7 @@ def _with_seed_as_state(module: fx.GraphModule) -> tuple[fx.GraphModule, fx.Node
 def _updates_in_place(
     graph: fx.Graph, targets: Sequence[str | None], state: Mapping[fx.Node, str]
 ) -> tuple[tuple[fx.Node, fx.Node], ...]:
-    """New values of state that may be written where the old ones are: those that are nothing else that is returned."""
+    """New values of state that may be written over the old ones: those that are not otherwise returned."""
     places = {name: node for node, name in state.items()}
     results = results_of(graph)
     pairs = [(value, places[name]) for value, name in zip(results, targets, strict=True) if name in places]
@@ -210,15 +217,14 @@ def _refuse_what_needs_torch(missing: Iterable[str], name: str) -> None:
         )
 
 
-def _between_segments(module: fx.GraphModule) -> Iterator[str]:
-    """What torch would have to run because native code cannot hold its values, and then all else that needs torch."""
-    target = library_target()
+def _between_segments(module: fx.GraphModule, target: Target) -> Iterator[str]:
+    """Operators whose values native code cannot represent, and then everything else that needs torch."""
     found = [
         node for node in _computing_nodes(module.graph) if not may_be_native(node, target.device, finds_sizes=True)
     ]
     named = [node for node in found if node.target not in _BOOKKEEPING]
     for node in named:
-        # An operator with an effect stands, behind its token, inside another that orders effects.
+        # An operator with an effect is an argument of the operator that orders effects, after its token.
         called = node.args[1] if str(node.target) == "with_effects" else node.target
         yield f"{called} at {source_line_of(node) or node.name}"
     for entry in lower_segments(split_graph(module, target.device), target) if named else ():
@@ -226,16 +232,16 @@ def _between_segments(module: fx.GraphModule) -> Iterator[str]:
 
 
 def _called_back(entry: Entry) -> Iterator[str]:
-    """The operators of native code that would call torch, with the user's lines."""
+    """The eager fallbacks of native code, with the user's lines."""
     for step in entry.fallbacks:
         yield f"{step.operator} at {step.at or step.name}"
 
 
-def _lower(segment: Segment, name: str) -> Entry:
-    """The segment as an entry that reads all its dynamic sizes off the tensors it is given."""
+def _lower(segment: Segment, name: str, target: Target) -> Entry:
+    """The segment as an entry that reads all of its dynamic sizes from its tensors."""
     entry = lower_segment(
         segment,
-        library_target(),
+        target,
         name=name,
         on_lowered=lambda program: _refuse_unbounded(program, name),
         fails_first=True,
@@ -248,12 +254,12 @@ def _lower(segment: Segment, name: str) -> Entry:
 
 
 def _refuse_unbounded(program: LoopProgram, name: str) -> None:
-    """Refuse sizes that depend on data, and that nothing bounds, and what they might lead astray."""
+    """Refuse unbounded data-dependent sizes, and accesses that these might take out of bounds."""
     unbounded = dict.fromkeys(_unbounded(program))
     if unbounded:
         raise LoweringError(
             f"{name!r} has tensors of any size:" + "".join(f"\n       {each}" for each in unbounded),
-            why="these sizes depend on data, and memory is set aside before the program runs",
+            why="these sizes are data-dependent, and memory is allocated before the program runs",
             fix="say how large they can be, for example torch._check(n <= 1000) after n = x.item()",
         )
     astray = dict.fromkeys(f"{step} ({origins})" for step, origins in exposed(program))
@@ -280,7 +286,7 @@ def _unbounded(program: LoopProgram) -> Iterator[str]:
 def _without_size_inputs(
     program: LoopProgram, inputs: SegmentInputs, readers: Mapping[str, SizeReader[fx.Node]]
 ) -> LoopProgram:
-    """Sizes that were to be passed on their own are read off a dimension that is a multiple of them."""
+    """Read sizes that would be separate inputs from dimensions that are linear in them."""
     unreadable = [size for size in inputs.sizes if size not in readers]
     if unreadable:
         raise LoweringError(
@@ -306,7 +312,7 @@ def _without_size_inputs(
 def _numbered_outputs(
     graph: fx.Graph, lowered: LoopProgram, targets: Sequence[str | None]
 ) -> tuple[dict[str, str], tuple[int | None, ...]]:
-    """Which outputs update which state, as the targets say, and which of the rest holds which result."""
+    """Which outputs update which state, by their targets, and which of the others holds which result."""
     updates: dict[str, str] = {}
     numbers: list[int | None] = []
     count = 0
@@ -323,6 +329,6 @@ def _numbered_outputs(
 
 
 def _result_buffers(graph: fx.Graph, lowered: LoopProgram) -> list[Buffer | Index | None]:
-    """For each result of the graph, what holds it; None for constants and sizes."""
+    """The buffer of each result of the graph; None for constants and sizes."""
     buffers = iter(lowered.results)
     return [next(buffers) if _is_tensor(node) else None for node in results_of(graph)]

@@ -1,9 +1,9 @@
-"""Programs that compute products and convolutions in bfloat16, over weights that are stored so.
+"""Converts programs to compute products and convolutions in bfloat16, with weights stored in bfloat16.
 
 Before: ``linear(x, p_weight)`` with ``p_weight: f32``
 After:  ``linear(_to_copy(x, bfloat16), p_weight)`` with ``p_weight: bf16``
 
-What is rounded is what ``torch.autocast`` rounds. Inputs and results keep their types.
+The same operands are rounded as by ``torch.autocast``. Inputs and results keep their types.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from precast.packaging.traced_program import STATE_UPDATES
 from precast.trace.record import argument_spec
 
 Memory = tuple[object, ...]
-"""What tells tensors of the state apart, whatever each program calls them."""
+"""The identity of a state tensor, whatever each program calls it."""
 _cast = torch.ops.aten._to_copy.default
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def in_bfloat16(programs: Mapping[str, ExportedProgram]) -> dict[str, ExportedProgram]:
-    """The programs in bfloat16; weights that they share are still shared."""
+    """The programs in bfloat16; shared weights remain shared."""
     with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
         rounded = {name: decompose(exported, {}) for name, exported in programs.items()}
     updated = {memory for exported in rounded.values() for memory in _updated(exported.program)}
@@ -64,7 +64,7 @@ def _is_rounding(node: fx.Node) -> bool:
 
 
 def _over_rounded(program: Program, wanted: Collection[Memory], stored: dict[Memory, torch.Tensor]) -> Program:
-    """The program over state that is rounded already; who reads it otherwise widens it."""
+    """The program over rounded state; other readers of it widen it."""
     graph, state = program.copy_graph(), dict(program.state)
     first = next(node for node in graph.nodes if node.op != "placeholder")
     copies = {node.name: node for node in graph.nodes}
@@ -75,13 +75,13 @@ def _over_rounded(program: Program, wanted: Collection[Memory], stored: dict[Mem
         if memory not in stored:
             stored[memory] = program.state[target].detach().to(torch.bfloat16)
         node, wide = copies[original.name], value_of(original)
-        assert isinstance(wide, torch.Tensor), f"{target} is no tensor"
+        assert isinstance(wide, torch.Tensor), f"{target} is not a tensor"
         state[target] = _as_was(program.state[target], stored[memory])
         for cast in [user for user in node.users if _is_rounding(user)]:
             set_value(node, value_of(cast))
             cast.replace_all_uses_with(node)
             graph.erase_node(cast)
-        # Of a program that never rounds it, but shares it with one that does.
+        # In a program that never rounds it, but shares it with one that does.
         if value_of(node) is wide:
             with fake_mode_of(program):
                 set_value(node, wide.to(torch.bfloat16))
@@ -107,7 +107,7 @@ def _widen_for_others(graph: fx.Graph, first: fx.Node, original: fx.Node, node: 
 
 
 def _with_types_of(before: Program, program: Program) -> Program:
-    """The program with results of the types that they had."""
+    """The program with its results in their original types."""
     graph = program.copy_graph()
     output, results = graph.output_node(), []
     for own, wanted in zip(output.args[0], before.results, strict=True):  # type: ignore[arg-type]

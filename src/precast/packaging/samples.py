@@ -1,7 +1,7 @@
-"""Example inputs and what the program must give for them, with how far a right result may be off.
+"""Example inputs with their expected results, and the tolerances of these.
 
-The program is run twice, as it is and in double precision. The double one is the truth; a native result may be as far
-from it as a few times what eager is, plus a few roundings of its own dtype.
+The program is run twice, as it is and in double precision. The latter is the reference; a native result may be as far
+from it as a few times eager's error, plus a few roundings of its own dtype.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Call = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 def calls_to_sample(samples: object, name: str, exported: ExportedProgram) -> list[Call]:
-    """The calls to keep: the example, or those that were given, which may be told apart by entry."""
+    """The calls to store: the example, or those that were passed, possibly by entry."""
     chosen = samples.get(name, True) if isinstance(samples, Mapping) else samples
     if chosen is True:
         return [] if exported.example_inputs is None else [exported.example_inputs]
@@ -49,7 +49,7 @@ def calls_to_sample(samples: object, name: str, exported: ExportedProgram) -> li
 def entry_samples(
     name: str, exported: ExportedProgram, outputs: Sequence[int | None], calls: Sequence[Call]
 ) -> tuple[list[Json], dict[str, Weight]]:
-    """What the manifest says of each sample, and the tensors that it refers to."""
+    """The manifest's record of each sample, and the tensors that it refers to."""
     records: list[Json] = []
     tensors: dict[str, Weight] = {}
     for number, (args, kwargs) in enumerate(calls):
@@ -75,14 +75,14 @@ def entry_samples(
 
 
 def as_weight(tensor: torch.Tensor) -> Weight:
-    """A copy of the tensor, row-major, as its bits."""
+    """A row-major copy of the tensor, as its bits."""
     return weight_of(tensor.detach().resolve_conj().clone(memory_format=torch.contiguous_format))
 
 
 def _expected(
     exported: ExportedProgram, leaves: Sequence[Any], outputs: Sequence[int | None]
 ) -> list[tuple[torch.Tensor, float]]:
-    """Each output of the entry, and by how much a right one may differ from it."""
+    """The expected value of each output of the entry, and its tolerance."""
     numbers = [number for number, output in enumerate(outputs) if output is not None]
     eager, exact = (_run(exported, leaves, in_double=in_double) for in_double in (False, True))
     return [_with_tolerance(eager[number], exact[number]) for number in numbers]
@@ -95,16 +95,19 @@ def _with_tolerance(eager: torch.Tensor | int, exact: torch.Tensor) -> tuple[tor
         return eager, 0.0
     wide = torch.complex128 if eager.is_complex() else torch.float64
     truth, narrow = exact.to(wide), eager.to(wide)
-    finite = truth.isfinite() & narrow.isfinite()
+    expected = truth.to(eager.dtype)
+    # Double precision has limits of its own: what `nan_to_num` makes of infinity there is none of this dtype's numbers.
+    expected = torch.where(expected.isfinite() | ~eager.isfinite(), expected, eager)
+    finite = truth.to(eager.dtype).isfinite() & eager.isfinite()
     errors, sizes = (narrow - truth)[finite].abs(), truth[finite].abs()
     if not errors.numel():
-        return truth.to(eager.dtype), 0.0
+        return expected, 0.0
     rounding = torch.finfo(eager.dtype).eps * float(sizes.max())
-    return truth.to(eager.dtype), EAGER_ERRORS * float(errors.max()) + ROUNDINGS * rounding
+    return expected, EAGER_ERRORS * float(errors.max()) + ROUNDINGS * rounding
 
 
 def _run(exported: ExportedProgram, leaves: Sequence[Any], *, in_double: bool) -> list[Any]:
-    """The flat results. A functional graph leaves the state and the arguments as they are."""
+    """The flat results. A functional graph does not change the state and the arguments."""
     program = exported.program
     remaining = iter(leaves)
     inputs = [
@@ -117,7 +120,7 @@ def _run(exported: ExportedProgram, leaves: Sequence[Any], *, in_double: bool) -
 
 
 class _InDouble(fx.Interpreter):
-    """Runs a graph in double precision, wherever it asks for a narrower one."""
+    """Runs a graph in double precision, even where it requests a narrower type."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         args, kwargs = pytree.tree_map(_widened, (args, kwargs))

@@ -1,4 +1,4 @@
-"""Several programs over one set of weights: what is the same tensor is stored once, and is one piece of state.
+"""Several programs over one set of weights: each distinct tensor is stored once, and is one piece of state.
 
 Before: two documents, each with its own table of tensors over its own storages
 After:  one set of storages, documents that refer to it, and the model's state with each program's names for it
@@ -29,8 +29,8 @@ from precast.packaging.samples import as_weight
 class SharedStorages:
     """Collects the storages and the state of one program after the other.
 
-    ``weights``: storages by name. ``state``: the model's tensors by name, as the manifest has them.
-    ``first_seed``: what random numbers begin from.
+    ``weights``: storages by name. ``state``: the model's tensors by name, as in the manifest.
+    ``first_seed``: the initial random seed.
     """
 
     weights: dict[str, Weight] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class SharedStorages:
     first_seed: int = 0
     _numbers: set[str] = field(default_factory=set)
     _computed: dict[tuple[object, ...], str] = field(default_factory=dict)
-    # Storages are known by their address, which must not come to mean another: those seen stay.
+    # Storages are identified by address, which must not be reused: those seen stay alive.
     _seen: list[Weight] = field(default_factory=list)
     _paths: dict[tuple[object, ...], str] = field(default_factory=dict)
     _names: dict[tuple[object, ...], str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class SharedStorages:
     def add(self, entry: str, document: Document) -> tuple[dict[str, Json], dict[str, str]]:
         """The document's content over the shared storages, and its names for the state → the model's.
 
-        Tensors of dtypes that native code does not have are no part of the model's state: only torch can read them.
+        Tensors of dtypes that native code does not support are not part of the model's state: only torch can read them.
         """
         moved = {
             f"{member}/{name}": self._store(entry, member, name, weight)
@@ -67,13 +67,13 @@ class SharedStorages:
         return {**document.content, "tensors": records}, names
 
     def add_seed(self, name: str) -> None:
-        """One more piece of state, which entries may share: the seed of random numbers."""
+        """Add the random seed to the state; entries may share it."""
         if name in self._numbers:
             return
         if name in self.state or name in self.weights:
             raise InputValueError(
                 f"The model has a tensor of its own called {name!r}.",
-                why="that is what a packaged model calls the seed of its random numbers",
+                why="a packaged model uses this name for the seed of its random numbers",
                 fix="Give the tensor another name in the module.",
             )
         weight = Weight("i64", np.array(self.first_seed, np.int64))
@@ -82,8 +82,8 @@ class SharedStorages:
         self.state[name] = whole_weight(name, weight)
 
     def add_computed(self, tensor: torch.Tensor) -> str:
-        """A constant that was computed from others, under a name of its own; the same numbers are kept once."""
-        # What is like a tensor has its strides only where these leave no gaps.
+        """Add a computed constant under a generated name; equal ones are stored once."""
+        # `empty_like` preserves only dense strides.
         is_dense = torch.empty_like(tensor, device="meta").stride() == tensor.stride()
         dense = tensor if is_dense else tensor.contiguous()
         weight = as_weight(dense.as_strided((dense.numel(),), (1,)))
@@ -99,17 +99,17 @@ class SharedStorages:
         return self._computed[key]
 
     def used_by(self, entry: Entry) -> SharedStorages:
-        """Those that native code of an entry reads."""
+        """The storages that an entry's native code reads."""
         names = {*entry.weights.values(), *entry.updates.values()}
         state: dict[str, Any] = {name: record for name, record in self.state.items() if name in names}
         homes = {record["storage"] for record in state.values()}
         return SharedStorages({name: weight for name, weight in self.weights.items() if name in homes}, {}, state)
 
     def _store(self, entry: str, member: str, name: str, weight: Weight) -> str:
-        """Keep a storage, unless it is there; gives its path."""
+        """Add a storage, unless it is there; returns its path."""
         home, folder = (self.examples, EXAMPLES) if member == EXAMPLES else (self.weights, STATE)
         start = weight.carrier.__array_interface__["data"][0]
-        # Nothing has an address that means anything: empty tensors are told apart by name.
+        # Addresses of empty tensors mean nothing: these are identified by name.
         memory = (folder, weight.dtype, weight.carrier.nbytes, start if weight.carrier.nbytes else name)
         self._seen.append(weight)
         if memory not in self._paths:
@@ -122,7 +122,7 @@ class SharedStorages:
         return self._paths[memory]
 
     def _name(self, entry: str, name: str, record: Any) -> str:
-        """The model's name for a tensor; other tensors of the same name get the entry's before it."""
+        """The model's name for a tensor; a different tensor of the same name is prefixed with the entry's."""
         made: Any = _state_record(record)
         place = tuple(tuple(part) if isinstance(part, list) else part for part in made.values())
         if place not in self._names:
@@ -149,7 +149,7 @@ def _has_same_content(one: Weight, other: Weight) -> bool:
 
 
 def refuse_shared_updates(state: Mapping[str, Json], updated: set[str]) -> None:
-    """A tensor that calls update must not share memory with another: the other would not see the update."""
+    """Refuse an updated tensor that shares memory with another, which would not see the update."""
     records: Any = state
     for name in sorted(updated):
         others = [other for other in records if other != name and records[other]["storage"] == records[name]["storage"]]

@@ -1,7 +1,7 @@
-"""An exported program in the operators that native code is made of, and what it knows of its state.
+"""An exported program in the native backend's operators, with the names of its state.
 
-Before: ``graph(p_weight, b_count, x) -> (add, relu)`` in ATen ops from before autograd
-After:  the same in the native backend's operators; which inputs are state, and by which names the model has it
+Before: ``graph(p_weight, b_count, x) -> (add, relu)`` in pre-autograd ATen ops
+After:  the same in the native backend's operators; which inputs are state, and the model's names of it
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from precast.export.sizes import fake_mode_of
 from precast.graph.nodes import constant_sources_of, placeholders_of, results_of, subgraph_of, value_of
 from precast.graph.program import Program
 from precast.graph.signature import InputKind, InputSpec, OutputKind
-from precast.native.decompositions.table import native_decompositions
+from precast.native.decompositions.table import standalone_decompositions
+from precast.native.graph_passes.checks_without_tokens import checks_without_tokens
 from precast.native.graph_passes.complex_pairs import complex_as_pairs
 from precast.native.graph_passes.freezing import freeze_graph
 from precast.trace.capture.least_sizes import with_least_sizes_of_graph
@@ -38,15 +39,15 @@ _RECURRENT = torch.ops.aten.mkldnn_rnn_layer.default
 
 
 def is_found_number(result: object) -> bool:
-    """Whether a result is a whole number that depends on data."""
+    """Whether a result is a data-dependent integer."""
     value = value_of(result) if isinstance(result, fx.Node) else result
     return isinstance(value, torch.SymInt) and bool(free_unbacked_symbols(value))
 
 
 @dataclass(frozen=True)
 class TracedProgram:
-    """``specs``: what each placeholder is, by name. ``names``: the model's names for the state that is read, by
-    placeholder. ``module`` may have taken some of that state for constants: attributes, made of the sources they name.
+    """``specs``: the role of each placeholder, by name. ``names``: the model's names of the state that is read, by
+    placeholder. ``module`` may have some of that state as constants: attributes computed from the sources they name.
     """
 
     exported: ExportedProgram
@@ -66,15 +67,15 @@ class TracedProgram:
 
     @property
     def constants(self) -> list[fx.Node]:
-        """The state that was taken for constants, and what was computed from it."""
+        """State that became constants, and values folded from it."""
         return [node for node in self.module.graph.nodes if node.op == "get_attr" and subgraph_of(node) is None]
 
     def sources(self, constant: fx.Node) -> set[str]:
-        """The model's names of what a constant was made of."""
+        """The model's names of the tensors that a constant was computed from."""
         return {self.names[source] for source in constant_sources_of(constant)}
 
     def plain_name(self, constant: fx.Node) -> str | None:
-        """The model's name of a constant that is a tensor of the state as it is; None of one that was computed."""
+        """The model's name of a constant that is an unchanged tensor of the state; None for a computed one."""
         sources = constant_sources_of(constant)
         if len(sources) != 1:
             return None
@@ -86,17 +87,17 @@ class TracedProgram:
 
     def value_of_constant(self, constant: fx.Node) -> torch.Tensor:
         value = attrgetter(str(constant.target))(self.module)
-        assert isinstance(value, torch.Tensor), f"{constant.target} is no tensor"
+        assert isinstance(value, torch.Tensor), f"{constant.target} is not a tensor"
         return value
 
     def is_passed(self, placeholder: fx.Node) -> bool:
-        """Whether the caller hands a value over at each call; Python values were taken for constants."""
+        """Whether the caller passes a value at each call; Python values are constants."""
         spec = self.specs.get(placeholder.name)
         is_user_input = spec is not None and spec.kind is InputKind.USER_INPUT
         return is_user_input and isinstance(value_of(placeholder), torch.Tensor | torch.SymInt)
 
     def frozen(self, changing: Collection[str]) -> TracedProgram:
-        """The same with all state but ``changing`` taken for constants, and all that follows from it computed."""
+        """The same with all state except ``changing`` as constants, folded as far as possible."""
         values = {
             placeholder: self.program.state[str(self.specs[placeholder].target)]
             for placeholder, name in self.names.items()
@@ -106,9 +107,9 @@ class TracedProgram:
 
 
 def trace_program(exported: ExportedProgram, state_names: Mapping[str, str]) -> TracedProgram:
-    """Decompose the whole program; ``state_names`` maps its own names for state to the model's."""
-    module = complex_as_pairs(_decomposed(exported.program), alone=True)
-    # Operators that were exported whole take sizes that what they are made of does not.
+    """Decompose the whole program; ``state_names`` maps its own names of state to the model's."""
+    module = complex_as_pairs(checks_without_tokens(_decomposed(exported.program)), alone=True)
+    # Preserved operators accept sizes that their decompositions do not.
     program = exported.program.replace(
         sizes=with_least_sizes_of_graph(exported.program.sizes, exported.program.module, module)
     )
@@ -119,7 +120,7 @@ def trace_program(exported: ExportedProgram, state_names: Mapping[str, str]) -> 
     names = {
         name: state_names[str(spec.target)]
         for name, spec in specs.items()
-        # What native code cannot hold has no name: what reads it is refused.
+        # State that native code cannot represent has no name: operators that read it are refused.
         if spec.kind in _STATE_KINDS and name in read and str(spec.target) in state_names
     }
     updates = tuple(
@@ -129,10 +130,10 @@ def trace_program(exported: ExportedProgram, state_names: Mapping[str, str]) -> 
 
 
 def fold_constants_of(programs: Mapping[str, TracedProgram]) -> dict[str, TracedProgram]:
-    """The programs over constants, but for the state that any of them updates.
+    """The programs over constants, except for the state that any of them updates.
 
-    What is made of a tensor is computed beforehand if nobody reads the tensor itself any more: else whoever assigns it
-    would see the change in some results and not in others.
+    A value computed from a tensor is folded only if nothing else reads the tensor itself: otherwise, assigning to the
+    tensor would affect some results and not others.
     """
     changing = {name for each in programs.values() for name in each.updated}
     while True:
@@ -148,17 +149,17 @@ def fold_constants_of(programs: Mapping[str, TracedProgram]) -> dict[str, Traced
 
 
 def _decomposed(program: Program) -> fx.GraphModule:
-    """The same graph in operators that native code is made of."""
-    module = retraced(program, native_decompositions())
+    """The same graph in the native backend's operators."""
+    module = retraced(program, standalone_decompositions())
     if not any(node.target is _RECURRENT for node in module.graph.nodes):
         return module
-    # An operator that only torch has, made of a recurrent layer that is too long, or of another type, to be decomposed.
+    # An operator that only torch has, for a recurrent layer of unsupported length or type, must be decomposed.
     with _without_mkldnn():
-        return retraced(program, native_decompositions())
+        return retraced(program, standalone_decompositions())
 
 
 def retraced(program: Program, decompositions: Mapping[Any, Callable[..., Any]] | None) -> fx.GraphModule:
-    """The program's graph again, over the same inputs, with operators decomposed."""
+    """Retrace the program's graph over the same inputs, decomposing operators."""
     mode = fake_mode_of(program)
     inputs = [value_of(node) for node in program.placeholders]
     function = functionalized(as_flat_function(program.module))
@@ -170,7 +171,7 @@ def retraced(program: Program, decompositions: Mapping[Any, Callable[..., Any]] 
 
 @contextmanager
 def _without_mkldnn() -> Iterator[None]:
-    """Recurrent layers then become products and formulas of single steps."""
+    """While active, recurrent layers are decomposed into products and formulas of single steps."""
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:

@@ -1,6 +1,6 @@
 """Split a joint graph into forward and backward, choosing what to save and what to recompute.
 
-Names are imported when first used: a start without a trace partitions nothing.
+Names are imported when first used: a warm start partitions nothing.
 """
 
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ _HOMES = {
     "explanation_of": "precast.partition.explanation",
     "min_cut_rematerialization_partition": "precast.partition.min_cut",
     "trade_off_curve": "precast.partition.trade_off",
-    # Starts from a user's function, which takes the stages before this one; it lives above them.
+    # Takes a user's function, so it needs the earlier stages and is defined in a higher layer.
     "plan": "precast.autograd.memory_plan",
 }
 

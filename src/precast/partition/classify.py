@@ -1,4 +1,4 @@
-"""Tell each node of a joint graph to which half it belongs.
+"""Classify each node of a joint graph as forward, backward, or free.
 
     primals ──▶ forward ──▶ forward outputs
                   │
@@ -7,10 +7,9 @@
                             ▲
     tangents ───────────────┘
 
-*Forward* nodes are what the forward outputs need, and what the forward does besides: random draws, effects.
+*Forward* nodes are those that the forward outputs need, and random draws and side effects of the forward.
 *Backward* nodes depend on a tangent, or are draws and effects of the backward. *Free* nodes are read by the backward
-only, yet depend on no tangent: either half may compute them, unless the graph writes into its values. Nodes that
-nothing needs belong nowhere.
+only, but depend on no tangent: either half may compute them, unless the graph mutates values. Dead nodes are in none.
 """
 
 from collections.abc import Iterable
@@ -30,7 +29,7 @@ NodeSet: TypeAlias = frozenset[fx.Node]
 
 @dataclass(frozen=True)
 class JointGraph:
-    """A joint graph and where each of its nodes belongs; ``order`` numbers the nodes as traced."""
+    """A joint graph with its nodes classified; ``order`` numbers the nodes as traced."""
 
     module: fx.GraphModule
     order: dict[fx.Node, int]
@@ -47,7 +46,7 @@ class JointGraph:
         return sorted(nodes, key=self.order.__getitem__)
 
     def reads_of_backward(self) -> list[fx.Node]:
-        """Return the values the backward takes from elsewhere: operands of its nodes, and gradients it passes on."""
+        """Return the values that the backward takes from outside: operands of its nodes, and gradients it passes on."""
         operands = {operand for node in self.backward for operand in node.all_input_nodes}
         passed_on = {gradient for gradient in self.gradients if isinstance(gradient, fx.Node)}
         return self.in_order((operands | passed_on) - self.backward)
@@ -74,7 +73,7 @@ def classify(joint_module: fx.GraphModule, *, num_fwd_outputs: int) -> JointGrap
     backward = (needed & tied_to_backward) | frozenset(tangents)
     free = needed - backward - forward - frozenset(primals)
     if any(is_mutating(node) for node in nodes if node.op == "call_function"):
-        # What is written into later has to be read when the program reads it.
+        # Values may be mutated later, so they must be read where the program reads them.
         early = frozenset(node for node in free if not is_backward(node))
         forward, free = forward | early, free - early
     return JointGraph(
@@ -91,22 +90,22 @@ def classify(joint_module: fx.GraphModule, *, num_fwd_outputs: int) -> JointGrap
 
 
 def is_symbolic(node: fx.Node) -> bool:
-    """Tell whether a node's value is a number (a size, a stride) and no tensor."""
+    """Whether a node's value is a number (a size, a stride) and not a tensor."""
     return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool | int | float)
 
 
 def is_tuple(node: fx.Node) -> bool:
-    """Tell whether a node's value is a tuple, which no graph can return: its items are saved instead."""
+    """Whether a node's value is a tuple, which a graph cannot return: its items are saved instead."""
     return isinstance(node.meta.get("val"), tuple | list)
 
 
 def is_item_of_tuple(node: fx.Node) -> bool:
-    """Tell whether a node picks an item out of a value that is a tuple."""
+    """Whether a node selects an item of a tuple."""
     return node.op == "call_function" and len(node.all_input_nodes) == 1 and is_tuple(node.all_input_nodes[0])
 
 
 def ancestors(roots: Iterable[fx.Node]) -> NodeSet:
-    """Return ``roots`` and all they are computed from."""
+    """Return ``roots`` and everything they are computed from."""
     found, pending = set[fx.Node](), list(roots)
     while pending:
         node = pending.pop()
@@ -117,7 +116,7 @@ def ancestors(roots: Iterable[fx.Node]) -> NodeSet:
 
 
 def descendants(roots: Iterable[fx.Node]) -> NodeSet:
-    """Return ``roots`` and all that is computed from them, the output node apart."""
+    """Return ``roots`` and everything computed from them, except the output node."""
     found, pending = set[fx.Node](), list(roots)
     while pending:
         node = pending.pop()
@@ -146,12 +145,12 @@ def _only_nodes(arguments: Iterable[Argument]) -> list[fx.Node]:
 def _pinned(
     nodes: list[fx.Node], required: NodeSet, last_forward: int, tied_to_tangents: NodeSet
 ) -> tuple[list[fx.Node], list[fx.Node]]:
-    """Return the draws and effects of the forward, and those of the backward; neither may wander or vanish.
+    """Return the draws and effects of the forward, and those of the backward; none may be moved or dropped.
 
-    Tracing may have told who ran a node. If not: it records in the order of execution, so what comes before the last
-    node that the forward outputs need was run by the forward.
+    Tracing may have recorded which half ran a node. If not: nodes are in the order of execution, so those before the
+    last node that the forward outputs need were run by the forward.
     """
-    is_told = any(is_backward(node) for node in nodes)
+    is_recorded = any(is_backward(node) for node in nodes)
     forward, backward = [], []
     late = set(tied_to_tangents)
     for index, node in enumerate(nodes):
@@ -166,12 +165,12 @@ def _pinned(
             forward.append(node)
         elif acts and node not in required:
             if tag is None:
-                in_backward = is_backward(node) if is_told else index > last_forward
+                in_backward = is_backward(node) if is_recorded else index > last_forward
             else:
                 in_backward = tag == "is_backward"
             (backward if in_backward else forward).append(node)
             if in_backward:
-                # The token that ends a chain of effects comes after the last of them, whoever recorded it.
+                # The token that ends a chain of effects comes after the last of them, in whichever half that is.
                 late.add(node)
     return forward, backward
 
@@ -180,7 +179,7 @@ def _check_independence(forward: NodeSet, tied_to_backward: NodeSet) -> None:
     for node in forward & tied_to_backward:
         raise InputValueError(
             f"the forward needs '{node.name}', which only the backward can compute",
-            why="a forward output depends on a tangent, so the outputs were counted wrongly or this is no joint graph",
+            why="a forward output depends on a tangent, so num_fwd_outputs is wrong, or this is not a joint graph",
             fix="pass the number of outputs of the traced forward as num_fwd_outputs",
             at=node.stack_trace,
         )

@@ -1,4 +1,4 @@
-"""Partition a joint graph by saving what the backward reads.
+"""The default partition: save everything that the backward reads, recompute nothing.
 
 Before::
 
@@ -12,8 +12,6 @@ After::
         sin = sin(primals_1)                    mul = mul(tangents_1, exp)
         exp = exp(sin)                          cos = cos(primals_1); mul_1 = mul(mul, cos)
         return (exp, primals_1, exp)            return (mul_1,)
-
-What a partition saves that recomputes nothing: the values that the backward reads.
 """
 
 from collections.abc import Sequence
@@ -31,12 +29,12 @@ def default_partition(
     static_lifetime_input_indices: Sequence[int] | None = None,
     **_: object,
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Return the forward exactly as traced, saving what the backward reads, and the backward.
+    """Split a joint graph: the forward is exactly what was traced, and saves every value that the backward reads.
 
-    Regions of ``torch.utils.checkpoint`` are recomputed as they ask. ``joint_inputs`` is taken for the sake of the
-    common signature; the graph says all that is needed here.
+    Regions of ``torch.utils.checkpoint`` are recomputed according to their policy. ``joint_inputs`` is part of the
+    signature that all partitioners share, and is not used.
     """
-    # This function is many others' default, so that it is imported far more often than it is called.
+    # Imported here: this function is a default argument, and so imported far more often than called.
     from precast.partition.classify import classify
     from precast.partition.network import build_network, minimum_cut
     from precast.partition.policy import has_checkpoints, judge_by_checkpoints_alone
@@ -54,7 +52,7 @@ def default_partition(
 def values_read_by_backward(joint: JointGraph) -> list[fx.Node]:
     """Return the forward values that backward or free nodes read, in order.
 
-    Sizes, and items of tuples, that only the backward reads are taken in the forward: otherwise a whole tensor would be
+    Sizes and tuple items that only the backward reads are computed in the forward: otherwise a whole tensor would be
     saved for its size, and a tuple cannot be saved at all.
     """
     available = set(joint.forward)
@@ -68,5 +66,5 @@ def values_read_by_backward(joint: JointGraph) -> list[fx.Node]:
 
 
 def _may_be_saved(node: fx.Node) -> bool:
-    """Tell whether a value can be handed over: attributes are read by both halves, tuples go item by item."""
+    """Whether a value can be saved: attributes are read by both halves, tuples are saved item by item."""
     return node.op != "get_attr" and not is_tuple(node)

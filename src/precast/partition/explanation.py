@@ -19,7 +19,7 @@ _META_KEY = "precast_partition_explanation"
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """A tensor handed to the backward, the memory this keeps alive, and why it is not recomputed."""
+    """A tensor saved for the backward, the memory that it keeps alive, and why it is not recomputed."""
 
     name: str
     bytes: int
@@ -29,7 +29,7 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class RecomputedOp:
-    """An op the backward runs again, why it may, and what that costs."""
+    """An op that the backward recomputes, why it may, and what that costs."""
 
     name: str
     op: str
@@ -41,7 +41,7 @@ class RecomputedOp:
 
 @dataclass(frozen=True)
 class PartitionExplanation:
-    """All that a partition decided; ``allowed_bytes`` is what the budget allows."""
+    """The decisions of a partition; ``allowed_bytes`` is what the budget allows."""
 
     saved: tuple[SavedTensor, ...]
     recomputed: tuple[RecomputedOp, ...]
@@ -51,35 +51,35 @@ class PartitionExplanation:
 
     @property
     def recomputed_flops(self) -> int:
-        """Return the floating-point operations the backward repeats."""
+        """Return the number of floating-point operations that the backward repeats."""
         return sum(op.flops for op in self.recomputed)
 
     @property
     def is_within_budget(self) -> bool:
-        """Tell whether what is saved fits what is allowed."""
+        """Return whether the saved bytes are within the budget."""
         return self.saved_bytes <= self.allowed_bytes
 
     def as_table(self) -> str:
-        """Return the explanation as text for people, the largest first."""
+        """Return the explanation as a text table, largest values first."""
         saved = sorted(self.saved, key=lambda tensor: -tensor.bytes)
         recomputed = sorted(self.recomputed, key=lambda op: -op.flops)
         return "\n".join(
             [
                 f"saved: {self.saved_bytes:,} bytes (default partition: {self.default_bytes:,})",
-                *_aligned([(t.name, f"{t.bytes:,}", t.reason, _told(t.source_line)) for t in saved]),
+                *_aligned([(t.name, f"{t.bytes:,}", t.reason, _line_text(t.source_line)) for t in saved]),
                 f"recomputed: {self.recomputed_flops:,} FLOPs",
-                *_aligned([(op.name, f"{op.flops:,}", op.reason, _told(op.source_line)) for op in recomputed]),
+                *_aligned([(op.name, f"{op.flops:,}", op.reason, _line_text(op.source_line)) for op in recomputed]),
             ]
         )
 
 
 def attach_explanation(forward: fx.GraphModule, explanation: PartitionExplanation) -> None:
-    """Let a forward module carry the explanation of its partition."""
+    """Attach the explanation of its partition to a forward module."""
     forward.meta[_META_KEY] = explanation
 
 
 def explanation_of(forward: fx.GraphModule) -> PartitionExplanation:
-    """Return why the partition that made ``forward`` saves and recomputes what it does."""
+    """Return what the partition that made ``forward`` saves and recomputes, with the reason for each value."""
     explanation = forward.meta[_META_KEY]
     assert isinstance(explanation, PartitionExplanation)
     return explanation
@@ -94,7 +94,7 @@ def explain(
     default_bytes: int,
     allowed_bytes: int,
 ) -> PartitionExplanation:
-    """Return the reasons behind saving ``saved`` and recomputing the rest."""
+    """Return the reasons for saving ``saved`` and recomputing the rest."""
     computed = joint.in_order(nodes_of_backward(joint, saved) & joint.forward)
     tensors = [_saved_tensor(node, verdicts, held) for node in saved if not is_symbolic(node)]
     states = [_saved_state(node) for node in replayed_nodes(joint, computed)]
@@ -146,5 +146,5 @@ def _aligned(rows: list[tuple[str, str, str, str]]) -> list[str]:
     ]
 
 
-def _told(line: SourceLine | None) -> str:
+def _line_text(line: SourceLine | None) -> str:
     return str(line) if line else ""

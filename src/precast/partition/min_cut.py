@@ -12,12 +12,10 @@ After::
         mm, gelu, mm_1 as before                           gelu = gelu(mm)
         return (mm_1, primals_…, mm)                       ...
 
-Fit what is saved into a memory budget by making recomputation ever cheaper.
-
-Without a budget, costly ops have a price without limit. Under pressure the price of a byte of work falls, level by
-level, and with it more becomes worth recomputing: what saves most bytes for the least work first. Since every price
-falls from level to level, each cut recomputes all that the one before it did, and saves no more: a smaller budget
-never saves more than a larger one.
+A memory budget is met by lowering the price of recomputation. Without a budget, costly ops have an unlimited price.
+With one, prices fall level by level, and more becomes worth recomputing: first what saves most bytes for the least
+work. Since every price falls, each cut recomputes everything that the previous one did, and saves no more: a smaller
+budget never saves more than a larger one.
 """
 
 import logging
@@ -40,9 +38,9 @@ from precast.partition.policy import Verdict, judge
 from precast.partition.split import split, with_fewest_sizes
 from precast.partition.storage import held_primals, saved_bytes
 
-# From one level to the next prices fall by this factor: fine enough to tell one layer of many from the next.
+# Prices fall by this factor per level: fine enough to separate layers that are almost equal.
 _STEP = 1.0005
-# Of two equal layers the earlier recomputes first: late in the backward, when most of what was saved is gone.
+# Of two equal layers the earlier one is recomputed first: late in the backward, when most saved tensors are freed.
 _PREFERENCE_FOR_EARLY = 0.1
 
 
@@ -50,7 +48,8 @@ def budget_in_bytes(memory_budget: float, default_bytes: int) -> int:
     """Return a budget in bytes: a fraction up to 1 is of ``default_bytes``, a whole number above 1 is bytes."""
     if isinstance(memory_budget, int) and not isinstance(memory_budget, bool) and memory_budget > 1:
         return memory_budget
-    if isinstance(memory_budget, bool) or not 0 <= memory_budget <= 1:
+    is_number = isinstance(memory_budget, int | float) and not isinstance(memory_budget, bool)
+    if not is_number or not 0 <= memory_budget <= 1:
         raise OptionError(
             f"memory_budget={memory_budget!r} is neither a fraction nor a number of bytes",
             why="a fraction of what the default partition saves lies between 0 and 1; bytes are a whole number above 1",
@@ -60,12 +59,12 @@ def budget_in_bytes(memory_budget: float, default_bytes: int) -> int:
 
 
 def is_absolute(memory_budget: float) -> bool:
-    """Tell whether a budget is a number of bytes, to be met, and not a fraction, to be come close to."""
+    """Whether a budget is a number of bytes, which must be met, and not a fraction, which is a target."""
     return isinstance(memory_budget, int) and memory_budget > 1
 
 
 def cut_within(network: Network, allowed_bytes: int) -> Cut:
-    """Return the cut that recomputes least within ``allowed_bytes``; if none is, the one that saves least."""
+    """Return the cut that recomputes least within ``allowed_bytes``; if there is none, the one that saves least."""
     cut = minimum_cut(network)
     if cut.saved_bytes <= allowed_bytes:
         return cut
@@ -85,7 +84,7 @@ def cut_within(network: Network, allowed_bytes: int) -> Cut:
 
 
 def _falling_prices(network: Network) -> tuple[Callable[[int], NDArray[np.int64]], int]:
-    """Return the prices at each level, and the last level, where all work that may be done again is free."""
+    """Return the prices at each level, and the last level, where all permitted recomputation is free."""
     early_first = 1 + _PREFERENCE_FOR_EARLY * np.linspace(0, 1, len(network.nodes))
     forbidden = np.isinf(network.work)
     work = np.where(forbidden, 0, network.work) * early_first
@@ -102,12 +101,12 @@ def _falling_prices(network: Network) -> tuple[Callable[[int], NDArray[np.int64]
 
 
 _log = logging.getLogger(__name__)
-_BLOCKERS_TOLD = 10
+_MOST_BLOCKERS = 10
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A joint graph made ready to be cut at any budget."""
+    """A joint graph prepared for cuts at any budget."""
 
     joint: JointGraph
     verdicts: Mapping[fx.Node, Verdict]
@@ -133,12 +132,13 @@ def min_cut_rematerialization_partition(
     static_lifetime_input_indices: Sequence[int] | None = None,
     **_: object,
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Return a forward and a backward between which as few bytes as possible are saved.
+    """Split a joint graph by a minimum cut, so that as few bytes as possible are saved for the backward.
 
-    Without a budget only cheap ops are recomputed. ``memory_budget`` allows a fraction (a float up to 1) of the bytes
-    that ``default_partition`` saves, or a number of bytes (a whole number above 1), and recomputes costly ops to stay
-    within it. Never saves more than ``default_partition``. ``explanation_of(forward)`` tells the reasons.
-    Nothing is recomputed in a graph that writes into its values: what a node gave is not what it would give again.
+    Without a budget only cheap operators are recomputed. ``memory_budget`` limits what is saved, as a fraction (a float
+    up to 1) of the bytes that ``default_partition`` saves, or as a number of bytes (an int above 1); expensive
+    operators are recomputed to stay within it. Never saves more than ``default_partition``. ``explanation_of(forward)``
+    returns the reasons. In a graph with in-place operators nothing is recomputed, since a node might return another
+    value then.
     """
     if any(is_mutating(node) for node in joint_module.graph.nodes if node.op == "call_function"):
         return default_partition(
@@ -162,7 +162,7 @@ def min_cut_rematerialization_partition(
 def pose(
     joint_module: fx.GraphModule, *, num_fwd_outputs: int, static_lifetime_input_indices: Sequence[int] | None = None
 ) -> Problem:
-    """Return all about a joint graph that does not depend on the budget."""
+    """Prepare everything about a joint graph that does not depend on the budget."""
     joint = classify(joint_module, num_fwd_outputs=num_fwd_outputs)
     held = held_primals(joint, static_lifetime_input_indices)
     verdicts = judge(joint)
@@ -176,7 +176,7 @@ def pose(
 
 
 def decide(problem: Problem, memory_budget: float) -> Decision:
-    """Return what to save within a budget; refuse an absolute one that cannot be met."""
+    """Decide what to save within a budget; raise for an absolute one that cannot be met."""
     allowed = budget_in_bytes(memory_budget, problem.default_bytes)
     cut = cut_within(problem.network, allowed)
     explanation = explain(
@@ -197,14 +197,14 @@ def decide(problem: Problem, memory_budget: float) -> Decision:
 
 def _unreachable(explanation: PartitionExplanation) -> MemoryBudgetError:
     largest = sorted((tensor for tensor in explanation.saved if tensor.bytes), key=lambda tensor: -tensor.bytes)
-    told = [
+    blockers = [
         f"{tensor.name}: {tensor.bytes:,} bytes, {tensor.reason}, {tensor.source_line or 'source line unknown'}"
-        for tensor in largest[:_BLOCKERS_TOLD]
+        for tensor in largest[:_MOST_BLOCKERS]
     ]
-    rest = [f"and {len(largest) - _BLOCKERS_TOLD} smaller ones"] if len(largest) > _BLOCKERS_TOLD else []
+    rest = [f"and {len(largest) - _MOST_BLOCKERS} smaller ones"] if len(largest) > _MOST_BLOCKERS else []
     return MemoryBudgetError(
         f"a memory budget of {explanation.allowed_bytes:,} bytes cannot be met: "
         f"{explanation.saved_bytes:,} bytes have to be saved",
-        why="\n       ".join(["these tensors stand in the way:", *told, *rest]),
+        why="\n       ".join(["these tensors stand in the way:", *blockers, *rest]),
         fix=f"allow at least {explanation.saved_bytes:,} bytes, or pass a fraction to come as close as possible",
     )

@@ -8,17 +8,15 @@ After, each value is an edge from "computed" to "available in the backward" with
 
                    8            8            8
     source ═▶ p ─────▶ p' ═▶ s ────▶ s' ═▶ e ────▶ e' ═▶ sink          ═▶ has no limit
-    source ────────────────▶ s, e    with the price of computing them again
+    source ────────────────▶ s, e    with the price of recomputing them
 
-Cutting the edge of a value saves it. A value whose both ends fall on the sink's side is recomputed, and pays its price;
-a price without limit forbids that. A value only the backward reads pays a little, by an edge to the sink, for being
+Cutting the edge of a value saves it. A value with both ends on the sink's side is recomputed, and pays its price; an
+unlimited price forbids that. A value that only the backward reads pays a little, by an edge to the sink, for being
 computed in the forward. Capacities are bytes, so the weight of a cut is the memory saved plus the prices.
 
-Maximum flow over integer capacities of any size, by SciPy's compiled Dinic.
-
-SciPy counts in 32 bits and wraps silently; bytes do not fit. So the flow is found digit by digit: first in coarse
-units, then what the rounding left over in finer ones. A round leaves at most the number of edges times its unit, so
-that two rounds serve networks of up to 2⁴⁵ bytes.
+The maximum flow is computed by SciPy's compiled Dinic, which uses 32-bit integers and wraps silently; bytes do not fit.
+So the flow is found in rounds: first in coarse units, then the remainder of the rounding in finer ones. A round leaves
+at most the number of edges times its unit, so two rounds suffice for networks of up to 2⁴⁵ bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ def largest_source_side(
 
     No two edges may share both ends. A capacity no smaller than the sum of the limited ones means "no limit".
     """
-    # Imported by the first cut: SciPy takes longer to load than the rest of a start without a trace.
+    # Imported here: loading SciPy takes longer than the rest of a warm start.
     from scipy.sparse import csr_array
 
     vertices = int(max(tails.max(initial=1), heads.max(initial=1), source, sink)) + 1
@@ -87,7 +85,7 @@ def _cannot_reach(residual: csr_array, sink: int) -> NDArray[np.bool_]:
     return cannot
 
 
-# Moving a byte costs as much time as this many floating-point operations, roughly, on any machine of today.
+# Moving a byte takes about as long as this many floating-point operations, on most current machines.
 FLOPS_PER_BYTE = 10
 # Recomputing is worth it while it moves fewer than this many bytes for each byte it saves.
 BYTES_MOVED_PER_BYTE_SAVED = 64
@@ -97,11 +95,11 @@ SOURCE, SINK = 0, 1
 
 @dataclass(frozen=True)
 class Network:
-    """Edges with capacities, and for each node what it costs to save and to compute again.
+    """Edges with capacities, and for each node what it costs to save and to recompute.
 
     Node number ``i`` enters at vertex ``2 + 2 * i`` and leaves at the vertex after it. Edges come in this order: one
-    that saves each node, one that prices recomputing it, those without limit, and the last ``movable`` ones, which
-    price work that the forward would take over from the backward.
+    that saves each node, one with the price of recomputing it, the unlimited ones, and the last ``movable`` ones, which
+    price work that would move from the backward to the forward.
     """
 
     nodes: tuple[fx.Node, ...]
@@ -117,14 +115,14 @@ class Network:
 
 @dataclass(frozen=True)
 class Cut:
-    """What a cut decides: the nodes to save, in order, and the memory they keep alive, generator states included."""
+    """The result of a cut: the nodes to save, in order, and the memory they keep alive, including generator states."""
 
     saved: tuple[fx.Node, ...]
     saved_bytes: int
 
 
 def build_network(joint: JointGraph, verdicts: Mapping[fx.Node, Verdict], *, held: Collection[fx.Node]) -> Network:
-    """Return the network of all values the backward could be given, priced by ``verdicts``."""
+    """Return the network of all values that could be saved for the backward, priced by ``verdicts``."""
     reads = joint.reads_of_backward()
     nodes = joint.in_order(_reachable(reads, joint, verdicts))
     number = {node: index for index, node in enumerate(nodes)}
@@ -159,7 +157,7 @@ def minimum_cut(network: Network, prices: NDArray[np.int64] | None = None) -> Cu
     """Return the cut of least bytes and prices; of several, the one that recomputes least."""
     chosen = network.prices if prices is None else prices
     others = np.full(len(network.tails) - 2 * len(network.nodes) - network.movable, network.unlimited, np.int64)
-    # All work moved to the forward together counts less than one byte: it decides between equals, and only there.
+    # All work moved to the forward counts less than one byte in total: it only breaks ties.
     scaled = np.concatenate([network.save_bytes, chosen, others]) * (network.movable + 1)
     capacities = np.concatenate([scaled, np.ones(network.movable, np.int64)])
     on_source_side = largest_source_side(network.tails, network.heads, capacities, source=SOURCE, sink=SINK)
@@ -184,14 +182,14 @@ def _reachable(
 
 
 def _operands(node: fx.Node, joint: JointGraph, verdicts: Mapping[fx.Node, Verdict]) -> list[fx.Node]:
-    """Return what recomputing ``node`` reads; nothing where that never happens."""
+    """Return what recomputing ``node`` reads; nothing if it is never recomputed."""
     if node in joint.free:
         return node.all_input_nodes
     return [] if verdicts[node].recompute is Recompute.NEVER else operands_to_recompute(node)
 
 
 def _bytes_to_save(node: fx.Node, verdicts: Mapping[fx.Node, Verdict], held: Collection[fx.Node]) -> int | None:
-    """Return the bytes that saving a value keeps alive; None if it is not for saving."""
+    """Return the bytes that saving a value keeps alive; None if it must not be saved."""
     if node in held or is_symbolic(node):
         return 0
     if node.op == "get_attr" or is_tuple(node) or storage_root(node) is not node or _is_asked(node, verdicts):
@@ -205,7 +203,7 @@ def _is_asked(node: fx.Node, verdicts: Mapping[fx.Node, Verdict]) -> bool:
 
 
 def _price(node: fx.Node, verdicts: Mapping[fx.Node, Verdict]) -> int | None:
-    """Return what recomputing a value costs where no budget presses; None where it is forbidden."""
+    """Return the price of recomputing a value without a budget; None if it is forbidden."""
     if node not in verdicts:
         return 0
     match verdicts[node].recompute:
@@ -218,7 +216,7 @@ def _price(node: fx.Node, verdicts: Mapping[fx.Node, Verdict]) -> int | None:
 
 
 def _moves_work(node: fx.Node, joint: JointGraph) -> bool:
-    """Tell whether computing a node in the forward would be work the forward does not do of itself."""
+    """Whether computing a node in the forward would be additional work there."""
     return node in joint.free and not is_symbolic(node) and not is_item_of_tuple(node)
 
 

@@ -1,15 +1,14 @@
-"""Which values the backward may compute again, and why: one table of rules.
+"""Which values the backward may recompute, and why: one table of rules.
 
-The first rule that fits a node decides. ``COSTLY`` ops are recomputed only where a memory budget asks for it.
+The first rule that matches a node decides. ``COSTLY`` ops are recomputed only if a memory budget requires it.
 
-Other ways to a value, for values whose own op should not run again.
-
-Dropout draws random numbers, but its result follows from its input and its mask::
+Recipes recompute a value by another op than its own. Dropout draws random numbers, but its result can be computed from
+its input and its mask::
 
     getitem   = native_dropout(x, p)[0]          =        native_dropout_backward(x, mask, 1 / (1 - p))
     mask      = native_dropout(x, p)[1]
 
-A recipe gives the same bits as the op itself, or it is no recipe.
+A recipe must return exactly the same bits as the op itself.
 """
 
 import enum
@@ -29,13 +28,13 @@ from precast.partition.replay import may_be_replayed
 from precast.partition.storage import storage_root
 
 _aten = torch.ops.aten
-# In narrower types the kernel keeps more precision between its two multiplications than two ops would.
+# In narrower dtypes the kernel keeps more precision between its two multiplications than two ops would.
 _DROPOUT_DTYPES = frozenset({torch.float32, torch.float64})
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A call that computes a value from other values than its own node does."""
+    """A call that computes a value from other operands than its own node."""
 
     op: OpOverload
     args: tuple[fx.Node | float, ...]
@@ -61,17 +60,17 @@ def recipe_of(node: fx.Node) -> Recipe | None:
 
 
 def operands_to_recompute(node: fx.Node) -> list[fx.Node]:
-    """Return what has to be there to compute ``node`` again."""
+    """Return the operands needed to recompute ``node``."""
     recipe = recipe_of(node)
     if recipe is None:
         return node.all_input_nodes
     return [argument for argument in recipe.args if isinstance(argument, fx.Node)]
 
 
-# The longest run of recomputed ops behind a value. What is recomputed stays alive until the backward reads it, so a
-# long run would only move the memory from "saved" to "recomputed".
+# The longest chain of recomputed ops behind a value. Recomputed values stay alive until the backward reads them, so a
+# long chain would only move memory from "saved" to "recomputed".
 LONGEST_CHAIN = 24
-# A reduction whose result is this many times smaller than its input is better saved than run again.
+# A reduction whose result is this many times smaller than its input is better saved than recomputed.
 REDUCTION_FACTOR = 4
 
 _EQUALITIES = frozenset({torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor})
@@ -79,7 +78,7 @@ _WANT_RECOMPUTE = frozenset({CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.P
 
 
 class Recompute(enum.Enum):
-    """How willing we are to compute a value again in the backward."""
+    """How readily a value is recomputed in the backward."""
 
     FREE = "free"
     CHEAP = "cheap"
@@ -90,20 +89,20 @@ class Recompute(enum.Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a value may be recomputed, and the reason to tell people."""
+    """Whether a value may be recomputed, and the reason to report."""
 
     recompute: Recompute
     reason: str
 
 
 def checkpoint_policy(node: fx.Node) -> CheckpointPolicy | None:
-    """Return what ``torch.utils.checkpoint`` said of a node, if it did."""
+    """Return the policy of ``torch.utils.checkpoint`` for a node, if there is one."""
     policy = node.meta.get("recompute")
     return policy if isinstance(policy, CheckpointPolicy) else None
 
 
 def judge(joint: JointGraph) -> dict[fx.Node, Verdict]:
-    """Return the verdict on every forward node; a value behind too many recomputed ones is costly in itself."""
+    """Return the verdict on every forward node; a value behind too long a chain of recomputed ones is costly."""
     verdicts: dict[fx.Node, Verdict] = {}
     depth: dict[fx.Node, int] = {}
     for node, verdict in _verdicts_by_rule(joint).items():
@@ -118,7 +117,7 @@ def judge(joint: JointGraph) -> dict[fx.Node, Verdict]:
 
 
 def judge_by_checkpoints_alone(joint: JointGraph) -> dict[fx.Node, Verdict]:
-    """Return the verdicts under which nothing but views and checkpoint regions is recomputed."""
+    """Return the verdicts under which only views and checkpoint regions are recomputed."""
     kept = Verdict(Recompute.NEVER, "outside of checkpoint regions")
     unchanged = (Recompute.FREE, Recompute.ASKED)
     verdicts = _verdicts_by_rule(joint)
@@ -126,7 +125,7 @@ def judge_by_checkpoints_alone(joint: JointGraph) -> dict[fx.Node, Verdict]:
 
 
 def has_checkpoints(joint: JointGraph) -> bool:
-    """Tell whether any forward node is in a checkpoint region that wants it recomputed."""
+    """Whether any forward node is in a checkpoint region that wants it recomputed."""
     return any(checkpoint_policy(node) in _WANT_RECOMPUTE for node in joint.forward)
 
 
@@ -142,7 +141,7 @@ def _verdicts_by_rule(joint: JointGraph) -> dict[fx.Node, Verdict]:
 
 
 def _roots_leaving_their_region(joint: JointGraph) -> NodeSet:
-    """Return what a checkpoint region hands on: a later region, or the forward outside of any, reads it."""
+    """Return the values that leave a checkpoint region: another region, or the forward outside, reads them."""
     leaving = set()
     for node in joint.forward:
         region = node.meta.get("ac_graph_id")
@@ -166,7 +165,7 @@ def _is_small_reduction(node: fx.Node) -> bool:
 
 
 def _is_compared(node: fx.Node) -> bool:
-    """Tell whether somebody asks where the value, or a view of it, equals another: a gradient of ``amax`` does."""
+    """Whether the value, or a view of it, is compared for equality, as in the gradient of ``amax``."""
     return any(user.target in _EQUALITIES or (is_view(user) and _is_compared(user)) for user in node.users)
 
 
@@ -185,7 +184,7 @@ def _is_cheap(node: fx.Node) -> bool:
 
 
 def _is_marked(*names: str) -> Callable[[fx.Node], bool]:
-    """Tell by name, since older versions of torch do not have all policies. What is to be offloaded is saved here."""
+    """Match policies by name, since older versions of torch lack some. Values to be offloaded are saved here."""
     return lambda node: (policy := checkpoint_policy(node)) is not None and policy.name in names
 
 
@@ -195,7 +194,7 @@ _RULES: tuple[tuple[Callable[[fx.Node], bool], Recompute, str], ...] = (
     (_makes_symbols, Recompute.NEVER, "its size depends on values"),
     (lambda node: is_random(node) and not may_be_replayed(node), Recompute.NEVER, "its draw cannot be replayed"),
     (_is_marked("MUST_SAVE", "MUST_CPU_OFFLOAD"), Recompute.NEVER, "a checkpoint policy says it must be saved"),
-    # Sums that are computed again may be added up in another order: nothing would equal its own maximum any more.
+    # Recomputed sums may be added up in another order: then a maximum might equal none of its elements.
     (
         lambda node: _is_computed_in_floats(node) and _is_compared(node),
         Recompute.NEVER,

@@ -1,4 +1,4 @@
-"""Random ops that run again in the backward, with the numbers they drew in the forward.
+"""Random ops that are recomputed in the backward with the numbers that they drew in the forward.
 
 Before::
 
@@ -27,7 +27,7 @@ _STATE_BYTES = {"cpu": 5056, "cuda": 16}
 
 
 def may_be_replayed(node: fx.Node) -> bool:
-    """Tell whether a random op draws from the default generator of a device we can tell from its arguments."""
+    """Whether a random op draws from the default generator of a device that its arguments determine."""
     if not isinstance(node.target, OpOverload) or node.kwargs.get("generator") is not None:
         return False
     reads_tensor = any(isinstance(operand.meta.get("val"), torch.Tensor) for operand in node.all_input_nodes)
@@ -40,7 +40,7 @@ def state_bytes(node: fx.Node) -> int:
 
 
 def state_name(node: fx.Node) -> str:
-    """Return the name under which the state of a replayed op is handed over."""
+    """Return the name of the saved generator state of a replayed op."""
     return f"{node.name}_rng_state"
 
 
@@ -60,14 +60,14 @@ def record(graph: fx.Graph, node: fx.Node, copy_of: Callable[[fx.Node], fx.Node]
 
 
 def state_placeholder(graph: fx.Graph, node: fx.Node) -> fx.Node:
-    """Add the input of the backward that brings the state of a replayed op."""
+    """Add the backward's input for the generator state of a replayed op."""
     placeholder = graph.placeholder(state_name(node))
     placeholder.meta["val"] = _state_value(node)
     return placeholder
 
 
 def replay(graph: fx.Graph, node: fx.Node, state: fx.Node, copy_of: Callable[[fx.Node], fx.Node]) -> fx.Node:
-    """Add a random op to the backward so that it draws what it drew in the forward."""
+    """Add a random op to the backward so that it draws the same numbers as in the forward."""
     assert isinstance(node.target, OpOverload)
     args, kwargs = fx.map_arg(node.args, copy_of), fx.map_arg(node.kwargs, copy_of)
     again = graph.create_node("call_function", run_with_rng_state, (state, node.target, *args), kwargs, name=node.name)

@@ -1,4 +1,4 @@
-"""Cut a joint graph in two, given what is saved.
+"""Split a joint graph into forward and backward, given what is saved.
 
 Before::
 
@@ -12,20 +12,18 @@ After, saving ``sin``::
         sin = sin(primals_1); exp = exp(sin)       exp = exp(sin); mul = mul(tangents_1, exp); ...
         return (exp, sin)                          return (mul_1,)
 
-What the backward needs and is not given, it computes again; a random op replays its draw.
+What the backward needs and is not given, it recomputes; a random op replays its draw.
 Nodes keep names and metadata.
 
-Sizes that the backward speaks of and that nothing it is given shows by itself.
+Sizes that the backward uses and cannot derive from its inputs are saved as well:
 
-Before: the forward saves ``f32[s0*s1]`` alone, of which nobody can tell ``s0`` and ``s1``.
+Before: the forward saves only ``f32[s0*s1]``, from which ``s0`` and ``s1`` cannot be derived.
 After:  it saves these two numbers, too.
 
-Sizes that the backward can find out for itself.
+Sizes that the backward can derive are not saved:
 
 Before: the forward saves ``x``, the size ``s0`` of ``x``, ``s1``, and ``s0 + s1``.
 After:  it saves ``x`` and ``s1``.
-
-Check that two halves fit each other and the joint graph they come from.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -46,14 +44,14 @@ _SIZES_OF_TENSORS = (torch.ops.aten.sym_size.int, torch.ops.aten.sym_numel.defau
 
 
 def hidden_sizes(joint: JointGraph, given: Collection[fx.Node], computed: Iterable[fx.Node]) -> list[fx.Node]:
-    """The numbers of the forward that a backward must be given beside ``given``, to know all sizes."""
+    """The symbolic numbers of the forward that a backward needs besides ``given``, to know all sizes."""
     read = (*given, *joint.tangents)
     known = {symbol for node in read for symbol in _shown(node)}
     hidden = {symbol for node in (*read, *computed) for symbol in _symbols(node)} - known
     if not hidden:
         return []
     found: dict[str, fx.Node] = {}
-    # Sizes of primals count also where nothing in the forward needs them as numbers.
+    # Sizes of primals are candidates even if the forward does not use them as numbers.
     primals = set(joint.primals)
     for node in (each for each in joint.order if each in joint.forward or primals.issuperset(each.all_input_nodes)):
         symbols = _symbols(node) if is_symbolic(node) else set()
@@ -63,7 +61,7 @@ def hidden_sizes(joint: JointGraph, given: Collection[fx.Node], computed: Iterab
 
 
 def _shown(node: fx.Node) -> set[str]:
-    """Symbols that are alone in a size, times a number and plus one: they can be told from that."""
+    """Symbols that can be derived from a value: a size is linear in one of them and has no other."""
     expressions = (number.node.expr for number in _numbers(node))
     alone = ((each, *each.free_symbols) for each in expressions if len(each.free_symbols) == 1)
     return {symbol.name for each, symbol in alone if each.is_polynomial(symbol) and sympy.degree(each, symbol) == 1}
@@ -85,7 +83,7 @@ def _numbers(node: fx.Node) -> list[Number]:
 
 
 def with_fewest_sizes(joint: JointGraph, saved: Sequence[fx.Node]) -> list[fx.Node]:
-    """The values to save, without sizes that follow from others, or with what these follow from, if that is fewer."""
+    """The values to save, without sizes that can be derived from others; or with their sources, if these are fewer."""
     tensors, sizes, shown = _tensors_and_sizes(joint, saved)
     kept = set(sizes)
     for size in reversed(sizes):
@@ -96,7 +94,7 @@ def with_fewest_sizes(joint: JointGraph, saved: Sequence[fx.Node]) -> list[fx.No
 
 
 def with_sizes_of_forward(joint: JointGraph, saved: Sequence[fx.Node]) -> list[fx.Node]:
-    """The values to save, with sizes that the forward has anyway in place of those that only the backward computes."""
+    """The values to save, with sizes that the forward computes instead of those that only the backward does."""
     tensors, sizes, shown = _tensors_and_sizes(joint, saved)
     return [*tensors, *joint.in_order({each for size in sizes for each in _sources(size, shown, joint.forward)})]
 
@@ -104,13 +102,13 @@ def with_sizes_of_forward(joint: JointGraph, saved: Sequence[fx.Node]) -> list[f
 def _tensors_and_sizes(
     joint: JointGraph, saved: Sequence[fx.Node]
 ) -> tuple[list[fx.Node], list[fx.Node], set[fx.Node]]:
-    """What is saved, and the tensors whose sizes the backward sees."""
+    """The saved tensors, the saved sizes, and the tensors whose sizes the backward sees."""
     tensors = [node for node in saved if not is_symbolic(node)]
     return tensors, [node for node in saved if is_symbolic(node)], {*tensors, *joint.tangents}
 
 
 def _sources(size: fx.Node, shown: Collection[fx.Node], known: Collection[fx.Node]) -> set[fx.Node]:
-    """The numbers that one follows from: those known, and those that no tensor among ``shown`` has as a size."""
+    """The numbers that a size is derived from: those known, and those that are not sizes of tensors in ``shown``."""
     found, pending = set[fx.Node](), [size]
     while pending:
         node = pending.pop()
@@ -125,7 +123,7 @@ def _sources(size: fx.Node, shown: Collection[fx.Node], known: Collection[fx.Nod
 
 
 def verify_halves(joint: JointGraph, forward: fx.GraphModule, backward: fx.GraphModule) -> None:
-    """Fail, as our own bug, unless the forward hands over by name and order exactly what the backward takes."""
+    """Assert that the forward saves, by name and order, exactly what the backward takes."""
     saved = _returned(forward)[len(joint.forward_outputs) :]
     sizes = [node.name for node in saved if isinstance(node, fx.Node) and is_symbolic(node)]
     tensors = [node.name for node in saved if isinstance(node, fx.Node) and not is_symbolic(node)]
@@ -159,8 +157,8 @@ def split(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Return the forward that also returns ``saved``, and the backward that starts from it.
 
-    With ``recompute_late`` the backward computes a value again right before its first use, so that it lives no longer
-    than needed; otherwise in the order of tracing.
+    With ``recompute_late``, the backward recomputes a value right before its first use, so that it lives no longer than
+    needed; otherwise in the order of tracing.
     """
     saved = [*saved, *hidden_sizes(joint, saved, nodes_of_backward(joint, saved))]
     computed = nodes_of_backward(joint, saved)
@@ -179,7 +177,7 @@ def split(
 
 
 def nodes_of_backward(joint: JointGraph, saved: Collection[fx.Node]) -> set[fx.Node]:
-    """Return all that a backward computes when it is given ``saved`` and the tangents."""
+    """Return everything that a backward computes, given ``saved`` and the tangents."""
     computed = needs_of_backward(joint, saved).difference(saved, joint.tangents)
     for node in computed:
         assert node.op != "placeholder", f"the backward needs '{node.name}', which is not saved"
@@ -187,7 +185,7 @@ def nodes_of_backward(joint: JointGraph, saved: Collection[fx.Node]) -> set[fx.N
 
 
 def needs_of_backward(joint: JointGraph, saved: Collection[fx.Node]) -> set[fx.Node]:
-    """Return all that a backward computes or reads when it is given ``saved`` and the tangents."""
+    """Return everything that a backward computes or reads, given ``saved`` and the tangents."""
     given = {*saved, *joint.tangents}
     pending = [*joint.backward, *(gradient for gradient in joint.gradients if isinstance(gradient, fx.Node))]
     found = set[fx.Node]()
@@ -206,7 +204,7 @@ def replayed_nodes(joint: JointGraph, computed: Iterable[fx.Node]) -> list[fx.No
 
 @dataclass(frozen=True)
 class _HandedOver:
-    """What passes from the forward to the backward; of replayed ops, the generator's state."""
+    """What the forward saves for the backward; for replayed ops, the generator state."""
 
     sizes: tuple[fx.Node, ...]
     tensors: tuple[fx.Node, ...]
@@ -215,7 +213,7 @@ class _HandedOver:
 
 @dataclass
 class _GraphCopy:
-    """A graph that grows by copies of a joint graph's nodes."""
+    """A graph built from copies of a joint graph's nodes."""
 
     graph: fx.Graph = field(default_factory=fx.Graph)
     copies: dict[fx.Node, fx.Node] = field(default_factory=dict)
@@ -289,7 +287,7 @@ def _as_traced(joint: JointGraph, computed: Collection[fx.Node]) -> list[fx.Node
 
 
 def _recomputed_right_before_use(joint: JointGraph, computed: Collection[fx.Node]) -> list[fx.Node]:
-    """Order ``computed`` so that its backward nodes stay as traced and all others come when first read."""
+    """Order ``computed`` so that backward nodes stay as traced and all others come right before their first use."""
     waiting = set(computed)
     ordered: list[fx.Node] = []
     traced = joint.in_order(computed)

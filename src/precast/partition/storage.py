@@ -1,7 +1,7 @@
-"""Which memory a saved value keeps alive.
+"""The memory that saved values keep alive.
 
-A view keeps its base alive, all of it; two views of one base keep it alive once. What the caller holds anyway, its
-parameters and inputs, is not memory that saving costs.
+A view keeps its whole base alive; two views of one base count once. Memory that the caller holds anyway, parameters
+and inputs, is not a cost of saving.
 """
 
 from collections.abc import Collection, Iterable
@@ -34,8 +34,8 @@ def saved_bytes(saved: Iterable[fx.Node], *, held: Collection[fx.Node]) -> int:
 def held_primals(joint: JointGraph, static_lifetime_input_indices: Iterable[int] | None) -> frozenset[fx.Node]:
     """Return the inputs that stay alive whatever is saved.
 
-    Without word from the caller, all do: it passed them, and still has them. With indices, only those: any other input
-    may be a temporary that would die but for being saved.
+    Without indices, all do: the caller passed them, and still has them. With indices, only those: any other input may
+    be a temporary that only saving keeps alive.
     """
     if static_lifetime_input_indices is None:
         return frozenset(joint.primals)

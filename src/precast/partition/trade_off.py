@@ -1,7 +1,4 @@
-"""What each memory budget costs in recomputation: the curve to choose a budget from.
-
-How much memory a half needs at once, by the lifetimes of its values.
-"""
+"""What each memory budget costs in recomputation, as a curve to choose a budget from; and peak memory by liveness."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -19,7 +16,7 @@ from precast.runtime.line_drawing import Line, draw_lines
 def estimated_peak_bytes(module: fx.GraphModule, *, held: Collection[str] = ()) -> int:
     """Return the most bytes alive at once while ``module`` runs, each value freed after its last use.
 
-    Inputs named in ``held`` belong to the caller and do not count; the others count until last read.
+    Inputs named in ``held`` belong to the caller and do not count; the others count until their last use.
     """
     nodes = list(module.graph.nodes)
     roots = {node: storage_root(node) for node in nodes}
@@ -30,7 +27,7 @@ def estimated_peak_bytes(module: fx.GraphModule, *, held: Collection[str] = ()) 
     dying: dict[int, list[fx.Node]] = {}
     for root, index in last_use.items():
         dying.setdefault(index, []).append(root)
-    # A tuple counts by its items, which live and die one by one.
+    # A tuple counts by its items, which have their own lifetimes.
     tensors = [root for root in set(roots.values()) if isinstance(root.meta.get("val"), torch.Tensor)]
     counted = {root: bytes_of(root.meta["val"]) for root in tensors if root.name not in held}
     alive = sum(size for root, size in counted.items() if root.op == "placeholder")
@@ -52,7 +49,7 @@ def measured_saved_bytes(
 ) -> int:
     """Run ``forward`` and return the memory its saved tensors keep alive beyond that of the ``held`` primals.
 
-    By default all primals are taken to stay alive anyway.
+    By default, all primals are assumed to stay alive.
     """
     with torch.no_grad():
         saved = forward(*primals)[num_fwd_outputs:]
@@ -68,7 +65,7 @@ BUDGETS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
 
 @dataclass(frozen=True)
 class TradeOffPoint:
-    """What one budget gives; ``measured_saved_bytes`` is None where no inputs were given to run the forward with."""
+    """The result of one budget; ``measured_saved_bytes`` is None if there were no inputs to run the forward with."""
 
     memory_budget: float
     allowed_bytes: int
@@ -80,13 +77,13 @@ class TradeOffPoint:
 
 @dataclass(frozen=True)
 class TradeOffCurve:
-    """Points in the order the budgets were given, and what the default partition saves."""
+    """One point per budget, in the order given, and what the default partition saves."""
 
     default_bytes: int
     points: tuple[TradeOffPoint, ...]
 
     def as_table(self) -> str:
-        """Return the curve as text."""
+        """Return the curve as a text table."""
         header = f"{'budget':>14} {'saved bytes':>16} {'recomputed FLOPs':>20} {'estimated peak':>16}"
         rows = [
             f"{point.memory_budget:>14} {point.saved_bytes:>16,} {point.recomputed_flops:>20,}"
@@ -96,7 +93,7 @@ class TradeOffCurve:
         return "\n".join([header, *rows])
 
     def as_svg(self) -> str:
-        """Return a drawing: memory saved for the backward against work done again."""
+        """Return the curve as SVG: bytes saved for the backward against operations recomputed."""
         points = sorted(self.points, key=lambda point: (point.recomputed_flops, -point.saved_bytes))
         line = Line(
             [(point.recomputed_flops, point.saved_bytes) for point in points],
@@ -119,7 +116,7 @@ def trade_off_curve(
     primals: Sequence[torch.Tensor | int] | None = None,
     static_lifetime_input_indices: Sequence[int] | None = None,
 ) -> TradeOffCurve:
-    """Return what each of ``budgets`` saves and recomputes; with real ``primals``, also measure what is saved."""
+    """Return how much is saved and recomputed under each of ``budgets``; with real ``primals``, also measure it."""
     problem = pose(
         joint_module,
         num_fwd_outputs=num_fwd_outputs,

@@ -4,11 +4,14 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from torch import nn
+from precast.lazy_names import naming_extras
 
-from precast.quantize.layers import QuantizedConv, QuantizedEmbedding, QuantizedLinear, QuantizedWeight
-from precast.quantize.quantize import quantize
-from precast.quantize.stored_layouts import from_stored, with_stored_weights
+with naming_extras("precast.quantize"):
+    from torch import nn
+
+    from precast.quantize.layers import QuantizedConv, QuantizedEmbedding, QuantizedLinear, QuantizedWeight
+    from precast.quantize.quantize import quantize
+    from precast.quantize.stored_layouts import from_stored, with_stored_weights
 
 __all__ = [
     "QuantizedConv",

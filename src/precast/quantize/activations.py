@@ -1,4 +1,4 @@
-"""Activations as whole numbers of 8 bits: how far they reach is found out at each call, or was found out before.
+"""Quantization of activations to 8-bit integers, with scales computed at each call or by calibration.
 
 Before: ``x: f32[8, 768]``
 After:  ``numbers: i8[8, 768]`` and ``scale: f32[8, 1]``; ``x ≈ numbers * scale``
@@ -6,29 +6,32 @@ After:  ``numbers: i8[8, 768]`` and ``scale: f32[8, 1]``; ``x ≈ numbers * scal
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import nn
 
 Tensor = torch.Tensor
 _LARGEST = 127
 _LEAST = 1e-12
-"""Of zeros, any scale is right."""
+"""A lower bound, for activations that are all zero: any scale is right for them."""
 
 
-class Activations(nn.Module):
-    """Rounds what it is given; gives whole numbers and what to multiply them with."""
+class Activations(nn.Module, ABC):
+    """Rounds its input; returns integers and the scale."""
 
+    @abstractmethod
     def scale(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        """The scale of the integers."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         scale = self.scale(x)
-        # Times the inverse: a division for each element takes as long as the product.
+        # Multiplied by the inverse: a division per element would take as long as the matrix product.
         return (x.float() * (1 / scale)).round().clamp(-_LARGEST, _LARGEST).to(torch.int8), scale
 
 
 class DynamicActivations(Activations):
-    """One scale for each row, or, of images, for each image: the largest that there is."""
+    """One scale for each row, or for each image, from the largest element."""
 
     def __init__(self, *, is_image: bool = False) -> None:
         super().__init__()
@@ -40,7 +43,7 @@ class DynamicActivations(Activations):
 
 
 class StaticActivations(Activations):
-    """One scale for all, from the largest that was seen in examples; what is larger is cut off."""
+    """One scale for all, from the largest element in calibration; larger elements are clipped."""
 
     largest: Tensor
 

@@ -1,4 +1,4 @@
-"""How far the inputs of layers reach, found out with example calls."""
+"""Calibration: finds the range of layers' inputs with example calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from precast.errors import InputValueError
 
 
 def largest_inputs(model: nn.Module, names: Iterable[str], calls: Iterable[Any]) -> dict[str, torch.Tensor]:
-    """The largest absolute value that each of the named layers is given, over all calls.
+    """The largest absolute value among the inputs of each named layer, over all calls.
 
     A call is a tuple of arguments, a dict of keyword arguments, or the one argument.
     """

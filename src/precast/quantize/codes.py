@@ -1,11 +1,11 @@
-"""Weights as whole numbers of few bits: how they are found, stored, and made floats again.
+"""Quantized weights: how integer codes are found, stored and dequantized.
 
 Before: ``weight: f32[768, 3072]``
 After:  ``codes: u8[768, 1536]``, two numbers of 4 bits to a byte, the first in its low half; ``scales: f32[768, 48]``,
         ``zeros: u8[768, 48]``, one for each group of 64 numbers; ``weight ≈ (codes - zeros) * scales``
 
-Making floats of them is written in plain ATen operators: eager torch runs it as it is, and the native backend knows the
-pattern and multiplies with what is stored.
+Dequantization is written in plain ATen operators: eager torch runs it directly, and the native backend matches the
+pattern and multiplies with the stored codes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Bits = Literal[8, 4]
 Tensor = torch.Tensor
 
 _ROWS_AT_ONCE = 1 << 22
-"""About how many weights are rounded at a time: trying ranges takes memory for each."""
+"""About how many weights are rounded at a time: trying ranges takes memory for each of them."""
 _SHRUNK = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
-"""Shares of a group's range that are tried for 4 bits: cutting off a few weights often costs less than coarse steps."""
+"""Fractions of a group's range that are tried for 4 bits: clipping a few weights often costs less than coarse steps."""
 
 
 @dataclass(frozen=True)
 class Codes:
-    """A matrix ``[rows, columns]`` of which ``group`` neighbours in a row share a scale, and a zero point if any.
+    """A matrix ``[rows, columns]`` in which ``group`` neighbours in a row share a scale, and a zero point if any.
 
-    The last group is filled up with zeros. Without zero points, codes of 8 bits are signed, and those of 4 bits are 8
-    more than the number that they mean.
+    The last group is padded with zeros. Without zero points, 8-bit codes are signed, and 4-bit codes have an offset of
+    8.
     """
 
     bits: Bits
@@ -41,7 +41,7 @@ class Codes:
 
 
 def as_codes(weight: Tensor, *, bits: Bits, group: int | None, symmetric: bool) -> Codes:
-    """The nearest that a matrix has to codes; without `group`, all of a row has one scale."""
+    """Quantize a matrix; without ``group``, each row has one scale."""
     rows, columns = weight.shape
     size = columns if group is None else min(group, columns)
     # Two numbers share a byte.
@@ -64,7 +64,7 @@ def as_codes(weight: Tensor, *, bits: Bits, group: int | None, symmetric: bool) 
 def dequantized(
     codes: Tensor, scales: Tensor, zeros: Tensor | None, *, bits: Bits, columns: int, dtype: torch.dtype
 ) -> Tensor:
-    """The floats that codes mean."""
+    """Dequantize codes to floats."""
     rows, groups = scales.shape
     if bits == 4:
         shifts = torch.arange(0, 8, 4, dtype=torch.uint8, device=codes.device)
@@ -79,7 +79,7 @@ def dequantized(
 
 
 def packed_codes(numbers: Tensor) -> Tensor:
-    """Codes of 4 bits, two to a byte."""
+    """Pack 4-bit codes, two per byte."""
     return numbers[:, ::2] | numbers[:, 1::2] << 4
 
 
@@ -109,8 +109,8 @@ def _error(weight: Tensor, numbers: Tensor, scale: Tensor, zero: Tensor) -> Tens
 
 
 def _in_range(weight: Tensor, low: Tensor, high: Tensor, bits: Bits, symmetric: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes for a range of weights, still as floats."""
-    # Signed codes of 8 bits go from -128 on, those of 4 bits from 0 on.
+    """Codes, scale and zero point for a range of weights, still as floats."""
+    # Signed 8-bit codes start at -128, 4-bit codes at 0.
     first, steps = (-128, 255) if bits == 8 else (0, 15)
     middle = first + (steps + 1) // 2
     if symmetric:
@@ -127,5 +127,5 @@ def _in_range(weight: Tensor, low: Tensor, high: Tensor, bits: Bits, symmetric: 
 
 
 def _not_zero(scale: Tensor) -> Tensor:
-    """A group of zeros has any scale."""
+    """Replace the scale of a group of zeros, for which any is right, by 1."""
     return torch.where(scale > 0, scale, torch.ones_like(scale))

@@ -1,4 +1,4 @@
-"""Layers over weights of few bits. They compute what the layer before did, in plain ATen operators."""
+"""Layers over quantized weights, in plain ATen operators. They replace the original layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tensor = torch.Tensor
 
 
 class QuantizedWeight(nn.Module):
-    """A matrix of codes ``[rows, columns]``; layers that share a weight share one of these."""
+    """A quantized matrix ``[rows, columns]``; layers that share a weight share this module."""
 
     codes: Tensor
     scales: Tensor
@@ -31,13 +31,13 @@ class QuantizedWeight(nn.Module):
         self.register_buffer("zeros", codes.zeros)
 
     def forward(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The matrix in floats."""
+        """Return the dequantized matrix."""
         return dequantized(
             self.codes, self.scales, self.zeros, bits=self.bits, columns=self.columns, dtype=dtype or self.dtype
         )
 
     def rows(self, places: Tensor) -> Tensor:
-        """Some rows in floats."""
+        """Return some dequantized rows."""
         zeros = None if self.zeros is None else self.zeros[places.flatten()]
         chosen = dequantized(
             self.codes[places.flatten()], self.scales[places.flatten()], zeros,
@@ -51,9 +51,9 @@ class QuantizedWeight(nn.Module):
 
 
 class QuantizedLinear(nn.Module):
-    """``x @ weight.T + bias`` over a quantized weight; ``order``, if any, is that in which it takes elements of x.
+    """``x @ weight.T + bias`` over a quantized weight; ``order``, if given, is a permutation of the elements of x.
 
-    With ``activations``, x is rounded to whole numbers too, and whole numbers are multiplied.
+    With ``activations``, x is quantized as well, and the product is computed in integers.
     """
 
     order: Tensor | None
@@ -74,7 +74,7 @@ class QuantizedLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """In floats, for whoever looks at it."""
+        """The dequantized weight, for code that reads it."""
         weight: Tensor = self.quantized()
         return weight if self.order is None else weight[:, self.order.argsort()]
 
@@ -89,7 +89,7 @@ class QuantizedLinear(nn.Module):
 
 
 class QuantizedConv(nn.Module):
-    """A convolution of images and filters that are both rounded to whole numbers of 8 bits."""
+    """A convolution with 8-bit integer activations and weights."""
 
     codes: Tensor
     scales: Tensor
@@ -109,7 +109,7 @@ class QuantizedConv(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """In floats, for whoever looks at it."""
+        """The dequantized weight, for code that reads it."""
         return (self.codes * self.scales.view(-1, *[1] * (self.codes.ndim - 1))).to(self.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -126,13 +126,13 @@ _CONVOLUTIONS: dict[int, Any] = {1: functional.conv1d, 2: functional.conv2d, 3: 
 
 
 def _scaled(product: Tensor, scale: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """What a product of whole numbers means."""
+    """Dequantize a product of integers, and add the bias."""
     result = product * (scale * scales)
     return (result if bias is None else result + bias).to(dtype)
 
 
 class QuantizedEmbedding(nn.Module):
-    """Rows of a quantized weight."""
+    """An embedding over a quantized weight."""
 
     def __init__(self, quantized: QuantizedWeight, padding_idx: int | None) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class QuantizedEmbedding(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """In floats, for whoever looks at it."""
+        """The dequantized weight, for code that reads it."""
         weight: Tensor = self.quantized()
         return weight
 
@@ -150,7 +150,7 @@ class QuantizedEmbedding(nn.Module):
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether this is a linear layer and nothing else: who derives from it may read its weight in other ways."""
+    """Whether this is exactly a linear layer: subclasses may use the weight in other ways."""
     return type(module) is nn.Linear or is_transposed_linear(module)
 
 
@@ -159,7 +159,7 @@ def is_embedding(module: nn.Module) -> bool:
 
 
 def is_convolution(module: nn.Module) -> bool:
-    """Whether this is a convolution that whole numbers pay for: zeros around, and filters over several channels."""
+    """Whether quantizing this convolution pays: it has zero padding, and filters over several channels."""
     if type(module) not in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
         return False
     kind: Any = module

@@ -1,10 +1,10 @@
-"""A model over weights of few bits.
+"""Quantizes the weights of a model to 8 or 4 bits.
 
 Before: ``Linear(768, 3072)`` with ``weight: f32[3072, 768]``
 After:  ``QuantizedLinear`` with ``codes: i8[3072, 768]`` and ``scales: f32[3072, 1]``
 
-What comes back is a module like any other: eager torch runs it, and it is compiled, exported, packaged and written as
-ONNX as any module is.
+The result is a module like any other: it runs in eager torch, and can be compiled, exported, packaged and converted to
+ONNX.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from precast.errors import InputValueError, OptionError
+from precast.errors import InputTypeError, InputValueError, OptionError
 from precast.quantize.activations import Activations, DynamicActivations, StaticActivations
 from precast.quantize.calibration import largest_inputs
 from precast.quantize.codes import Bits, as_codes
@@ -38,7 +38,7 @@ Filter = Callable[[str, nn.Module], bool]
 _BITS: dict[str, Bits] = {"int8": 8, "int4": 4}
 _GROUP = 64
 _LEAST_ELEMENTS = 1024
-"""Smaller weights are not worth it."""
+"""Smaller weights are not worth quantizing."""
 
 
 def quantize(
@@ -53,22 +53,25 @@ def quantize(
     skip: Sequence[str] = (),
     embeddings: bool = False,
 ) -> nn.Module:
-    """A copy of ``model`` whose linear layers have weights of 8 or 4 bits; other tensors are shared with it.
+    """Return a copy of ``model`` with 8-bit or 4-bit weights in its linear layers; other tensors are shared.
 
-    ``int8`` has a scale for each row of a weight, unless ``group_size`` is given, and is symmetric around zero;
-    ``int4`` has a scale and a zero point for each group of ``group_size`` neighbours (64), unless ``symmetric``.
-    With ``activations``, what linear layers and convolutions are given is rounded to 8 bits too: ``"dynamic"`` by the
-    largest element of each row, or image, ``"static"`` by the largest that a layer is given in the calls of
-    ``calibration``, each a tuple of arguments, a dict of keyword arguments, or the one argument. For ``int8`` only.
-    ``modules(name, module)`` chooses layers, ``skip`` leaves out those whose names match (``"lm_head"``, ``"*.down"``).
-    ``embeddings=True`` quantizes embeddings too. An embedding that shares its weight with a chosen layer shares its
-    codes, which have 8 bits then.
+    ``int8`` has one scale per row of a weight (or per group, with ``group_size``) and is symmetric around zero;
+    ``int4`` has a scale and a zero point per group of ``group_size`` (default 64) neighbouring weights, unless
+    ``symmetric``.
+
+    ``activations`` (``int8`` only) also quantizes the inputs of linear layers and convolutions to 8 bits: ``"dynamic"``
+    scales by the largest element of each row or image, ``"static"`` by the largest element seen in ``calibration``, a
+    sequence of calls, each a tuple of arguments, a dict of keyword arguments, or a single argument.
+    ``modules(name, module)`` selects layers; ``skip`` excludes layers by name pattern (``"lm_head"``, ``"*.down"``).
+    ``embeddings=True`` quantizes embeddings as well. An embedding that shares its weight with a selected layer shares
+    the quantized weight, which then has 8 bits.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.GELU())
     >>> quantize(model, "int4", group_size=32)[0].quantized
     QuantizedWeight(int4[32, 64], groups of 32, asymmetric)
     """
+    _check_model(model)
     _check_options(scheme, group_size, symmetric, activations, calibration)
     quantized = copy.deepcopy(model, _kept_tensors(model))
     kinds = [is_linear, *([is_embedding] if embeddings else []), *([is_convolution] if activations else [])]
@@ -96,6 +99,15 @@ def quantize(
         parent, _, own = name.rpartition(".")
         setattr(quantized.get_submodule(parent), own, made)
     return quantized
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(
+            f"quantize() was given an object of type {type(model).__name__}.",
+            why="it replaces layers of a module",
+            fix="Pass an nn.Module.",
+        )
 
 
 def _check_options(
@@ -128,7 +140,7 @@ def _check_options(
 
 
 def _kept_tensors(model: nn.Module) -> dict[int, object]:
-    """A memo for copying that shares all tensors."""
+    """A ``deepcopy`` memo with which the copy shares all tensors."""
     return {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
 
 
@@ -146,7 +158,7 @@ def _chosen(
 
 
 def _owners(model: nn.Module, chosen: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
-    """What was chosen, and embeddings that share a weight with it."""
+    """The chosen layers, and embeddings that share a weight with them."""
     weights, names = {id(module.weight) for _, module in chosen}, {name for name, _ in chosen}
     tied = [
         (name, module)
@@ -157,7 +169,7 @@ def _owners(model: nn.Module, chosen: list[tuple[str, nn.Module]]) -> list[tuple
 
 
 class _Writer:
-    """Makes layers; a weight that several have is quantized once."""
+    """Makes quantized layers; a shared weight is quantized once."""
 
     def __init__(self, bits: Bits, group: int | None, symmetric: bool | None) -> None:
         self.bits, self.group, self.symmetric = bits, group, symmetric
@@ -165,7 +177,7 @@ class _Writer:
         self.layers: dict[int, nn.Module] = {}
 
     def layer(self, module: nn.Module, activations: Activations | None, *, is_shared: bool) -> nn.Module:
-        """What takes a layer's place."""
+        """The quantized layer that replaces a layer."""
         if id(module) not in self.layers:
             if activations is not None and is_convolution(module):
                 made: nn.Module = QuantizedConv(module, activations)

@@ -1,4 +1,4 @@
-"""Weights that others have quantized: the layouts of GPTQ and AWQ, given as plain tensors.
+"""Reads weights quantized by other tools: the layouts of GPTQ and AWQ, given as plain tensors.
 
 Before: ``qweight: i32[96, 768]``, eight numbers of 4 bits to a word along the depth; ``qzeros: i32[6, 96]``;
         ``scales: f16[6, 768]``
@@ -21,7 +21,7 @@ from precast.quantize.layers import QuantizedLinear, QuantizedWeight, is_linear
 Tensor = torch.Tensor
 Layout = Literal["gptq", "gptq_v2", "awq"]
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Which column is in which four bits of a word, from the lowest on."""
+"""The column in each four bits of a word, from the lowest bits up."""
 
 
 def from_stored(
@@ -34,10 +34,10 @@ def from_stored(
     bias: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> QuantizedLinear:
-    """A linear layer over a stored weight; ``dtype`` is that of its activations, the scales' if not given.
+    """Return a linear layer over a stored quantized weight; ``dtype`` of activations defaults to that of the scales.
 
-    ``gptq`` stores zero points less one, as most files do, ``gptq_v2`` as they are. ``g_idx`` tells the group of each
-    element of the input, where that is not simply its place.
+    ``gptq`` files store zero points minus one (most do), ``gptq_v2`` files store them unchanged. ``g_idx`` gives the
+    group of each input element, if groups are not in order.
     """
     if layout not in ("gptq", "gptq_v2", "awq"):
         raise OptionError(f"The layout is {layout!r}.", why="a few are known", fix="Pass 'gptq', 'gptq_v2' or 'awq'.")
@@ -62,10 +62,10 @@ def from_stored(
 
 
 def with_stored_weights(model: nn.Module, tensors: Mapping[str, Tensor], layout: Layout = "gptq") -> nn.Module:
-    """A copy of ``model`` whose linear layers are those that ``tensors`` has a ``qweight`` for; others are shared.
+    """Return a copy of ``model`` with quantized linear layers where ``tensors`` has a ``qweight``; others are shared.
 
-    ``tensors`` are a checkpoint's, by name: ``model.layers.0.mlp.up_proj.qweight``. What is not quantized among them is
-    left to ``load_state_dict``.
+    ``tensors`` is a checkpoint: tensors by names such as ``model.layers.0.mlp.up_proj.qweight``. Load those that are
+    not quantized with ``load_state_dict``.
     """
     known = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     result = copy.deepcopy(model, known)
@@ -97,7 +97,7 @@ def with_stored_weights(model: nn.Module, tensors: Mapping[str, Tensor], layout:
 
 
 def _bits(layout: Layout, qweight: Tensor, qzeros: Tensor, columns: int) -> Bits:
-    """How many bits a number has, by the sizes of what is packed."""
+    """The number of bits, derived from the packed sizes."""
     packed = qweight.shape[1] if layout == "awq" else qzeros.shape[1]
     bits = 32 * packed // columns
     is_whole = packed * 32 == bits * columns and qweight.dtype == qzeros.dtype == torch.int32
@@ -113,19 +113,19 @@ def _bits(layout: Layout, qweight: Tensor, qzeros: Tensor, columns: int) -> Bits
 
 
 def _unpacked(words: Tensor, bits: Bits) -> Tensor:
-    """The numbers of each word, from its lowest bits on, in a new last dimension."""
+    """Unpack each word, from its lowest bits up, into a new last dimension."""
     shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=words.device)
     return torch.bitwise_right_shift(words.unsqueeze(-1), shifts).bitwise_and((1 << bits) - 1)
 
 
 def _unpacked_columns(words: Tensor, order: tuple[int, ...]) -> Tensor:
-    """The numbers of 4 bits of rows of words, each in its column."""
+    """Unpack rows of words into 4-bit numbers, in the order of columns."""
     places = torch.tensor(order, device=words.device).argsort()
     return _unpacked(words, 4)[..., places].flatten(1)
 
 
 def _order(groups_of: Tensor | None, depth: int, groups: int) -> Tensor | None:
-    """The order in which groups are together; None if they are."""
+    """The permutation that makes groups consecutive; None if they are."""
     if groups_of is None:
         return None
     order = groups_of.long().argsort(stable=True)
@@ -140,7 +140,7 @@ def _order(groups_of: Tensor | None, depth: int, groups: int) -> Tensor | None:
 
 
 def _stored(numbers: Tensor, scales: Tensor, zeros: Tensor, bits: Bits) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, scales and zero points as layers store them; codes of 8 bits are signed."""
+    """Codes, scales and zero points as layers store them; 8-bit codes are signed."""
     if bits == 4:
         return packed_codes(numbers.to(torch.uint8)), scales.contiguous(), zeros.to(torch.uint8).contiguous()
     moved = zeros - 128

@@ -1,4 +1,4 @@
-"""What compiling did, told to people: in words, as times, and as a page to look at.
+"""Reports on compilation: in words, as times, and as an HTML page.
 
 ``precast.report(model, x, path="report.html")`` writes the page.
 """
@@ -9,7 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from precast.lazy_names import lazy_name
+from precast.artifact.archive import check_folder
+from precast.lazy_names import lazy_name, naming_extras
 
 if TYPE_CHECKING:
     from precast.report.explanation import Explanation as Explanation
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from precast.report.profiling import Profile as Profile
     from precast.report.profiling import profile as profile
 
-# A report of a package needs no torch, all else does.
+# A report of a package needs no torch, everything else does.
 _HOMES = {
     "Explanation": "precast.report.explanation",
     "Profile": "precast.report.profiling",
@@ -42,24 +43,26 @@ def report(
 ) -> Path:
     """Write a page about what ``precast.compile(fn)`` makes of a call with these arguments; returns its path.
 
-    The page is one HTML file that needs nothing else. A copy of ``fn`` is compiled, with the options that ``fn`` was
-    compiled with if it was, and called so many times, with gradients where the call asks for them; with ``calls=0``
-    nothing is built and no times are told. With ``compare``, a page that was written before, it also shows what
-    differs. The page holds the lines of source code that the graph comes from, and no weights.
+    The page is one self-contained HTML file. A copy of ``fn`` is compiled, with the options that ``fn`` was
+    compiled with if it was, and called ``calls`` times, with gradients if the call requires them; with ``calls=0``
+    nothing is built or measured. With ``compare``, an earlier page, it also shows the differences. The page contains
+    the source lines that the graph comes from, but no weights.
 
     >>> import tempfile, torch
     >>> report(torch.nn.Linear(4, 3), torch.ones(2, 4), path=f"{tempfile.mkdtemp()}/report.html", calls=0).name
     'report.html'
     """
-    from precast.report.collect import collect
+    with naming_extras("precast.report"):
+        from precast.report.collect import collect
     from precast.report.page import read_page, write_page
 
+    check_folder(Path(path))
     previous = None if compare is None else read_page(compare)
     return write_page(collect(fn, args, kwargs, calls=calls), path, previous=previous)
 
 
 class _CallablePackage(ModuleType):
-    """Lets ``precast.report(model, x, path=…)`` stand beside ``precast.report.explain``."""
+    """A module that can be called: ``precast.report(model, x, path=…)`` works beside ``precast.report.explain``."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Path:
         return report(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What of a program does not run as native code: where it is, why, and what helps."""
+"""What of a program does not run as native code: where, why, and how to avoid it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from precast.ops.own_operators import random_seed
 from precast.report.contents import Break
 from precast.report.lowered import LoweredGraph
 
-_FALLBACK_WHY = "There is no native rule for this operator with these types: native code calls torch for it."
+_FALLBACK_WHY = "This operator has no native rule for these types: native code calls back into torch."
 _FALLBACK_FIX = (
     "Nothing, if it is rare: results are eager's. Packages refuse it: use operators that have a rule, or add one "
     "(docs/guides/add-an-op.md)."
@@ -26,23 +26,23 @@ _FALLBACK_FIX = (
 _REASONS = {
     Fact.DATA_DEPENDENT: "Use a form with fixed sizes: a mask and torch.where in place of boolean indexing.",
     Fact.MUTATING: "Use the form of the operator that returns a new tensor.",
-    Fact.EFFECTFUL: "Keep it out of the hot path; it stays in order with other effects.",
-    Fact.COMMUNICATING: "Nothing: an exchange runs beside what follows until it is waited for.",
+    Fact.EFFECTFUL: "Keep it out of the hot path; its order with other effects is kept.",
+    Fact.COMMUNICATING: "Nothing: a collective overlaps with what follows until it is waited for.",
     Fact.WORKSPACE: "Nothing: torch runs it as eager does.",
 }
-"""Facts that keep an operator from native code → what helps."""
+"""Facts that keep an operator from native code → how to avoid it."""
 
 
 def graph_breaks(
     found: Sequence[UncapturedForward], name_within: Callable[[Callable[..., object]], str]
 ) -> list[Break]:
-    """What could not be captured and so runs in Python, each line once."""
+    """The graph breaks, each line once."""
     breaks = [Break("graph break", name_within(each.function), "", each.at, each.why, each.fix) for each in found]
     return list({(each.name, each.at, each.why): each for each in breaks}.values())
 
 
 def eager_fallbacks(graph: LoweredGraph) -> Iterator[Break]:
-    """What torch runs of a graph: between native segments, or called back from them."""
+    """The eager fallbacks of a graph: torch segments, and operators called back from native code."""
     kind = kind_of_graph(graph.name)
     for entry in graph.entries:
         for step in entry.fallbacks:
@@ -63,11 +63,11 @@ def _why_torch(node: fx.Node) -> tuple[str, str]:
     tensors = [each for value in values for each in (value if isinstance(value, tuple | list) else (value,))
                if isinstance(each, torch.Tensor)]  # fmt: skip
     if any(each.dtype.is_complex for each in tensors):
-        return "This has no rule for complex numbers.", "Compute with real and imaginary parts, where speed matters."
+        return "There is no rule for complex numbers.", "Compute with real and imaginary parts, where speed matters."
     if any(each.layout is not torch.strided for each in tensors):
-        return "Native code holds dense tensors only.", "Convert to a dense tensor before."
+        return "Native code handles dense tensors only.", "Convert to a dense tensor before."
     if isinstance(node.target, HigherOrderOperator):
-        return "A part of this control flow has no native form.", "Look for what else is listed here inside of it."
+        return "A part of this control flow has no native form.", "Look for other breaks inside it in this list."
     if has_value(node) and makes_sizes(node):
-        return "The size of its result depends on data.", _REASONS[Fact.DATA_DEPENDENT]
+        return "The size of its result is data-dependent.", _REASONS[Fact.DATA_DEPENDENT]
     return "Native code cannot hold what it takes or returns.", "Look at the types of its arguments and its result."

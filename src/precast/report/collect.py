@@ -1,7 +1,7 @@
-"""Compiles, runs and watches a function, and gathers what its report shows.
+"""Compiles, runs and observes a function, and collects the content of its report.
 
 Nothing is computed twice: graphs, programs and plans are those of the compilation, times are those of its timers, and
-the reasons behind saving and guarding are told by who decided.
+the reasons for saving and guarding come from the code that decided.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ Call = Callable[[], Any]
 def collect(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, calls: int = 10, title: str | None = None
 ) -> contents.Report:
-    """What compiling ``fn`` and calling it makes of it; with no ``calls``, nothing is built, and no times are told.
+    """What compiling and calling ``fn`` makes of it; without ``calls``, nothing is built or measured.
 
-    A copy of the function is called, with gradients where the call asks for them.
+    A copy of the function is called, with gradients if the call requires them.
     """
     if not callable(fn):
         raise InputTypeError(
-            f"precast.report got a {type(fn).__name__}",
+            f"precast.report got an object of type {type(fn).__name__}",
             why="it reports on what a function or module becomes",
             fix="pass the function, then the arguments of one call: precast.report(model, x, path='report.html')",
         )
     if compilers_of(fn) is not None and unwrapped(fn) is fn:
         raise InputTypeError(
-            f"precast.report got a {type(fn).__name__}",
-            why="it compiles by itself, and changes what it trains at every call",
+            f"precast.report got an object of type {type(fn).__name__}",
+            why="a training step compiles itself, and changes its model at every call",
             fix="report on the model, or on a function that computes the loss and calls backward and optimizer.step",
         )
     return _Collection(fn, args, kwargs, calls, title).report()
 
 
 class _Collection:
-    """One report in the making."""
+    """One report under construction."""
 
     def __init__(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], calls: int, title: str | None
@@ -108,7 +108,7 @@ class _Collection:
             stages=tuple(self._recording.stages),
             peak=_peak(graphs) if self._calls else None,
             timing=timing,
-            # Last: all that comes before asks for lines and texts.
+            # Last: everything before it may add lines and texts.
             lines=self._lines.lines(),
             excerpts=self._lines.excerpts(),
             texts=self._texts.all(),
@@ -121,7 +121,7 @@ class _Collection:
         self._run(call)
 
     def _run(self, function: Callable[..., Any]) -> None:
-        """One call, and the gradients of all that it returns."""
+        """One call, and the gradients of everything that it returns."""
         result = function(*self._args, **self._kwargs)
         if torch.is_grad_enabled():
             leaves = [each for each in pytree.tree_leaves(result) if isinstance(each, torch.Tensor)]
@@ -131,7 +131,7 @@ class _Collection:
 
     def _time(self, call: AotCallable) -> contents.Timing:
         compiled = _shortest(lambda: self._run(call), self._calls)
-        # Gradients of the first call are there already: no memory is taken for them any more.
+        # Gradients exist since the first call: no more memory is allocated for them.
         return contents.Timing(self._calls, compiled, _shortest(lambda: self._run(self._function), self._calls))
 
     def _graphs(self, call: AotCallable) -> tuple[contents.Graph, ...]:
@@ -180,7 +180,7 @@ class _Collection:
 
 
 def _variant_name(graph: str) -> str:
-    """The name that the graphs of one variant share: ``model__3_*_0`` for ``model__3_forward_0``."""
+    """The common name of the graphs of one variant: ``model__3_*_0`` for ``model__3_forward_0``."""
     return graph.replace(f"_{kind_of_graph(graph)}_", "_*_")
 
 
@@ -231,7 +231,7 @@ def _profiled(compilers: CompilersInUse) -> list[Any]:
 
 
 def _peak(graphs: Sequence[contents.Graph]) -> contents.Peak | None:
-    """What the machine can do, where steps have times to be compared with it."""
+    """The peak performance of the machine, if steps have times to compare with it."""
     reached = [step.flops / step.seconds for graph in graphs for step in graph.steps if step.seconds]
     if not reached:
         return None
@@ -252,7 +252,7 @@ def _shortest(call: Call, count: int) -> float:
 
 @contextmanager
 def _own_gradients(function: Callable[..., Any]) -> Any:
-    """While active, parameters gather gradients that are gone afterwards: a function's own modules cannot be copied."""
+    """While active, parameters accumulate gradients that are discarded: a function's own modules cannot be copied."""
     parameters = [each for module in root_modules(function).values() for each in module.parameters()]
     before = [each.grad for each in parameters]
     for each in parameters:

@@ -1,4 +1,4 @@
-"""What a report shows, as plain data: gathered once, embedded in the page as JSON, and read back to be compared.
+"""The content of a report as plain data: collected once, embedded in the page as JSON, and read back for comparison.
 
 Lists refer to each other by position: a step to its nodes, a node to its line of the user's program. A text that many
 steps share (twelve equal layers have one kernel) is stored once, in `Report.texts`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 VERSION = 1
-"""Of this form: a page of another version is not compared with."""
+"""The version of this format: pages of another version cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Lines of a file around those that nodes come from, from the line ``start`` on."""
+    """Lines of a file around those that nodes come from, from line ``start`` on."""
 
     file: str
     start: int
@@ -33,7 +33,7 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a graph; ``label`` is the user's own name for it, where it has one."""
+    """A node of a graph; ``label`` is the user's own name for it, if it has one."""
 
     name: str
     kind: str
@@ -52,7 +52,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Step:
-    """A kernel, a library call, or what torch runs: what it does, what it costs, how it looks at every stage."""
+    """A kernel, a library call, or an eager fallback: what it does, its cost, and its code at every stage."""
 
     kind: str
     name: str
@@ -75,7 +75,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory that steps use: from the first to the last of them, temporaries at an offset in the arena."""
+    """Memory that steps use: its lifetime, and for temporaries the offset in the arena."""
 
     name: str
     value: str
@@ -89,7 +89,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Graph:
-    """One graph and the steps that it became, in the order in which they run."""
+    """One graph and the steps that it became, in execution order."""
 
     name: str
     kind: str
@@ -102,7 +102,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Saved:
-    """A tensor that the backward is handed, and why it is not computed again."""
+    """A tensor that is saved for the backward, and why it is not recomputed."""
 
     name: str
     size: int
@@ -112,7 +112,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Recomputed:
-    """An operator that the backward runs again, and why."""
+    """An operator that the backward recomputes, and why."""
 
     name: str
     operator: str
@@ -124,7 +124,7 @@ class Recomputed:
 
 @dataclass(frozen=True)
 class Partition:
-    """What is saved and what is computed again, of one training graph."""
+    """What is saved and what is recomputed, for one training graph."""
 
     graph: str
     saved_bytes: int
@@ -136,7 +136,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Variant:
-    """One compiled variant of the function, and what it assumes."""
+    """One compiled variant of the function, and its guards."""
 
     name: str
     reason: str
@@ -148,7 +148,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Break:
-    """Something that does not run as native code: where, why, and what helps."""
+    """A graph break or eager fallback: where, why, and how to avoid it."""
 
     kind: str
     name: str
@@ -168,7 +168,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass over a graph or a loop program: how long it took, what it took away, and what it put in its place.
+    """A pass over a graph or a loop program: its duration, and the nodes or steps that it removed and added.
 
     ``before`` and ``after`` count all nodes or steps, ``gone`` and ``new`` those that differ, of which the first are
     shown.
@@ -189,7 +189,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stretch of the compilation: on which thread it ran, and when, from the beginning."""
+    """A phase of the compilation: its thread, its start and its duration."""
 
     name: str
     graph: str
@@ -201,7 +201,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Peak:
-    """What the machine can do."""
+    """The peak performance of the machine."""
 
     threads: int
     flops_a_second: float
@@ -210,7 +210,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Timing:
-    """Whole calls, with gradients where the report is of training: the shortest of several."""
+    """Whole calls, with gradients if the report is of training: the shortest of several."""
 
     calls: int
     compiled: float
@@ -227,7 +227,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a package: how it is called, and what for."""
+    """An entry of a package: its calling convention."""
 
     name: str
     signature: str
@@ -241,7 +241,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Target:
-    """A kind of processor that a package has code for, and what this machine lacks of it."""
+    """A kind of processor that a package has code for, and the features that this machine lacks."""
 
     name: str
     size: int

@@ -1,4 +1,4 @@
-"""``precast.explain``: what native code is made of a function, without building or running it."""
+"""``precast.explain``: what native code a function becomes, without building or running it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from precast.report.lowered import LoweredGraph, lowering_compilers, native_comp
 
 @dataclass(frozen=True)
 class RegionExplanation:
-    """A module or function of a program that runs in pieces: whether it runs in Python, and why."""
+    """A module or function of a program with graph breaks: whether it runs in Python, and why."""
 
     name: str
     is_in_python: bool
@@ -36,7 +36,7 @@ class RegionExplanation:
 class Explanation:
     """What each graph of a function becomes: kernels, library calls, calls back into torch.
 
-    ``regions`` are the parts of a function that is not one graph.
+    ``regions`` are the parts of a function with graph breaks.
     """
 
     graphs: tuple[GraphExplanation, ...]
@@ -47,7 +47,7 @@ class Explanation:
         return "\n\n".join([*parts, *map(str, self.graphs)])
 
     def as_data(self) -> list[dict[str, Any]]:
-        """The same as plain data, for JSON; what runs in Python comes first."""
+        """The same as plain data, for JSON; regions that run in Python come first."""
         regions = [
             {"region": each.name, "runs_in_python": each.is_in_python, "reason": each.reason} for each in self.regions
         ]
@@ -55,19 +55,19 @@ class Explanation:
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
-        """The operators that torch runs, of all graphs, each once."""
+        """The eager fallbacks of all graphs, each operator once."""
         names = [each.operator for graph in self.graphs for each in (*graph.fallbacks, *graph.left_to_torch)]
         return tuple(dict.fromkeys(names))
 
 
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """What ``precast.compile(fn)`` makes of a call with these arguments; printing it tells people.
+    """Explain what ``precast.compile(fn)`` makes of a call with these arguments: kernels, library calls, fallbacks.
 
-    A compiled function or module is explained with the options that it was compiled with.
+    The result prints as a summary. A compiled function or module is explained with the options it was compiled with.
 
-    Nothing is built and ``fn`` is not run on the arguments' values, unless it cannot be captured as a whole: then a
-    copy of it runs once, and its parts are listed, with the lines that are in the way. Graphs for gradients are
-    explained too where the call asks for them.
+    Nothing is built, and ``fn`` does not run on the values of the arguments, unless it cannot be captured as one graph:
+    then a copy of it runs once, and its parts are listed with the lines that break the graph. If the call needs
+    gradients, the backward graph is explained as well.
 
     >>> print(explain(lambda x: x.exp() + 1, torch.ones(2)))
     inference graph: 1 kernel, 0 library calls, 0 calls back into torch; moves 16 bytes, 0 bytes of scratch memory
@@ -75,7 +75,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """
     if not callable(fn):
         raise InputTypeError(
-            f"precast.explain got a {type(fn).__name__}",
+            f"precast.explain got an object of type {type(fn).__name__}",
             why="it explains what a function or module becomes",
             fix="pass the function, then the arguments of one call: precast.explain(model, x)",
         )
@@ -94,16 +94,16 @@ def _run_in_pieces(
     function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], compilers: CompilersInUse
 ) -> list[RegionExplanation]:
     """Run a copy of the function, which is how one finds out what it calls; its parts, the outermost first."""
-    copied = copy.deepcopy(function)
-    call = AotCallable(copied, compilers, logs=False, graph_breaks=True)
+    copy_of_function = copy.deepcopy(function)
+    call = AotCallable(copy_of_function, compilers, logs=False, graph_breaks=True)
     own_args, own_kwargs = pytree.tree_map_only(torch.Tensor, copied, (args, kwargs))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GraphBreakWarning)
         call(*own_args, **own_kwargs)
-    name_within = names_within(copied)
+    name_within = names_within(copy_of_function)
     return [RegionExplanation(name_within(each.function), each.is_in_python, each.reason) for each in call.regions()]
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of its own with the same values, which wants gradients if the other does."""
+    """A copy of a tensor, which requires grad if the original does."""
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)

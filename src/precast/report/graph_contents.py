@@ -1,4 +1,4 @@
-"""Graphs as a report shows them: nodes by module and line, the steps that they became, and the memory of these."""
+"""The graphs of a report: nodes by module and line, the steps that they became, and the memory of these."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class InputNames:
 
 
 class GraphWriter:
-    """Writes the graphs of one report, over shared lines and texts."""
+    """Converts the graphs of one report, over shared lines and texts."""
 
     def __init__(self, lines: SourceLines, texts: Texts) -> None:
         self._lines, self._texts = lines, texts
         self.modules: dict[str, str] = {}
 
     def graph(self, lowered: LoweredGraph, names: InputNames, saved: frozenset[str]) -> contents.Graph:
-        """One graph; ``saved`` are results that another graph is handed."""
+        """One graph; ``saved`` are results that are passed to another graph."""
         graph = lowered.split.module.graph
         numbers = {node: number for number, node in enumerate(graph.nodes)}
         labels = _labels(graph, names.tensors)
@@ -81,7 +81,7 @@ class GraphWriter:
         )
 
     def plain_graph(self, name: str, module: fx.GraphModule, signature: Signature) -> contents.Graph:
-        """A program's graph, of which no steps are known; parameters have the names of the module's state."""
+        """A program's graph, without steps; parameters have the names of the module's state."""
         numbers = {node: number for number, node in enumerate(module.graph.nodes)}
         targets = {spec.arg.name: spec.target for spec in signature.inputs if spec.target}
         labels = {node: targets[node.name] for node in numbers if node.name in targets}
@@ -123,7 +123,7 @@ class GraphWriter:
 
 
 def _labels(graph: fx.Graph, names: Sequence[str]) -> dict[fx.Node, str]:
-    """The user's names for inputs: graphs of training number them, those for inference have them in order."""
+    """The user's names for inputs: training graphs number them, inference graphs have them in order."""
     inputs = placeholders_of(graph)
     numbered = {node: int(number) - 1 for node in inputs
                 if (number := node.name.removeprefix("primals_")) != node.name and number.isdigit()}  # fmt: skip

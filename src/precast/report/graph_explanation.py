@@ -1,4 +1,4 @@
-"""One graph's native form in words."""
+"""Describes one graph's native form in words."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _LONGEST_NAME = 44
 
 @dataclass(frozen=True)
 class StepLine:
-    """A kernel or a library call: the operators that are in it, and the bytes it reads and writes.
+    """A kernel or a library call: its operators, and the bytes it reads and writes.
 
-    A kernel that does the same to many tensors says to how many.
+    A kernel that was fused horizontally states for how many tensors it runs.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class StepLine:
 
 @dataclass(frozen=True)
 class TorchLine:
-    """An operator that torch runs, and the user's line that asked for it."""
+    """An eager fallback, and the user's line of it."""
 
     operator: str
     at: str | None
@@ -53,7 +53,7 @@ class TorchLine:
 
 @dataclass(frozen=True)
 class GraphExplanation:
-    """What became of one graph. `left_to_torch` are nodes that split it: native code cannot hold their values."""
+    """What became of one graph. `left_to_torch` are nodes that split it: native code cannot represent their values."""
 
     name: str
     kernels: tuple[StepLine, ...]
@@ -96,13 +96,13 @@ class GraphExplanation:
             yield f"  torch    {line.operator}{_at(line)}"
         if self.left_to_torch:
             yield f"  split into {_counted(self.native_segments, 'native part')}, since native code cannot hold what"
-            yield "  these take or give (complex or sparse tensors, sizes that depend on data, subgraphs, effects):"
+            yield "  these take or return (complex or sparse tensors, sizes that depend on data, subgraphs, effects):"
         for line in self.left_to_torch:
             yield f"    torch  {line.operator}{_at(line)}"
 
 
 def explain_graph(name: str, split: SplitGraph, entries: Sequence[Entry]) -> GraphExplanation:
-    """Gather what the stages decided."""
+    """Collect the decisions of the stages."""
     steps = [step for entry in entries for step in all_steps(entry.program)]
     fallbacks = [TorchLine(step.operator, step.at) for step in steps if isinstance(step, FallbackStep)]
     left = [
@@ -164,7 +164,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _bytes(size: Index) -> str:
-    """A number of bytes for people; an expression where it depends on dynamic sizes."""
+    """A number of bytes for display; an expression if it depends on dynamic sizes."""
     if size.constant is None:
         return f"{size} bytes"
     number, unit = float(size.constant), "bytes"

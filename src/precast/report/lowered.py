@@ -1,4 +1,4 @@
-"""Graphs on their way to native code, for those who tell of them: explanations and reports."""
+"""Graphs lowered for display, by explanations and reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_TIME = StepTime(0, 0, 0, 0, 0)
 
 @dataclass(frozen=True)
 class LoweredGraph:
-    """A graph, its segments, and the loop programs of those that are native; with times, if it ran with timers."""
+    """A graph, its segments, and the loop programs of native ones; with times, if it ran with timers."""
 
     name: str
     split: SplitGraph
@@ -38,13 +38,13 @@ class LoweredGraph:
 
     @classmethod
     def of(cls, profiled: ProfiledGraph) -> LoweredGraph:
-        """What a graph that was compiled with timers is made of."""
+        """The parts of a graph that was compiled with timers."""
         graph = profiled.graph
         assert graph.programs is not None, "a graph with timers is never restored"
         return cls(profiled.name, graph.split, graph.programs, graph.target, profiled)
 
     def segments(self) -> Iterator[TimedSegment]:
-        """Its parts in the order in which they run, and how long each step took so far."""
+        """Its segments in execution order, with the time of each step so far."""
         if self.profiled is not None:
             yield from self.profiled.segments()
             return
@@ -56,7 +56,7 @@ class LoweredGraph:
 
 @dataclass(frozen=True)
 class _Lowering(Compiler):
-    """Stands for the native compiler: it notes what graphs become, and returns something slow that runs them."""
+    """Replaces the native compiler: records what graphs become, and returns a slow function that runs them."""
 
     compiler: NativeCompiler
     graphs: list[LoweredGraph]
@@ -68,7 +68,7 @@ class _Lowering(Compiler):
         return interpret(graph_module, example_inputs)
 
     def _frozen(self, graph_module: fx.GraphModule) -> fx.GraphModule:
-        """The graph over constants, where the options want that; what they are, without their numbers, will do."""
+        """The graph over constants, if the options request that; their metadata suffices."""
         if not self.compiler.holds_state():
             return graph_module
         if not self.compiler.is_for_inference:
@@ -78,7 +78,7 @@ class _Lowering(Compiler):
 
 
 def lowering_compilers(compilers: CompilersInUse, graphs: list[LoweredGraph]) -> CompilersInUse:
-    """The same compilers, which build nothing: ``graphs`` grows with what they would build."""
+    """Compilers that build nothing: ``graphs`` collects what they would build."""
 
     def lowering(compiler: Compiler) -> _Lowering:
         assert isinstance(compiler, NativeCompiler), "the native backend is ours"
@@ -89,7 +89,7 @@ def lowering_compilers(compilers: CompilersInUse, graphs: list[LoweredGraph]) ->
 
 
 def native_compilers(fn: Callable[..., Any]) -> CompilersInUse:
-    """What a function was compiled with, if natively; else what it would be compiled with."""
+    """The compilers of a function that was compiled natively; else those that would be used."""
     found = compilers_of(fn)
     is_native = found is not None and all(
         isinstance(each, NativeCompiler) for each in (found.forward, found.backward, found.inference)
@@ -98,6 +98,6 @@ def native_compilers(fn: Callable[..., Any]) -> CompilersInUse:
 
 
 def unwrapped(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """What a compiled function or module was made of; anything else itself."""
+    """The original of a compiled function or module; anything else itself."""
     original: Callable[..., Any] = getattr(fn, "__dict__", {}).get("_precast_original", fn)
     return original

@@ -1,8 +1,8 @@
-"""The memory of a graph as a report shows it: every buffer with its kind, its size, and the steps that it lives in.
+"""The memory of a graph for a report: every buffer with its kind, its size, and its lifetime in steps.
 
-Parameters and inputs live as long as the graph runs, results from the step that writes them. What a segment hands to
-later ones, and what a backward is handed, lives until the last segment that reads it has run; temporaries from the
-first to the last step that touches them.
+Parameters and inputs live as long as the graph runs, results from the step that writes them. Values passed between
+segments, and residuals of a backward, live until the last segment that reads them has run; temporaries from the
+first to the last step that accesses them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _HELD_TO_THE_END = frozenset({"state", "input", "tangent", "gradient", "result"}
 
 
 class MemoryWriter:
-    """Grows with every native segment of a graph; numbers are those of the steps of the whole graph.
+    """Collects the buffers of a graph, one native segment at a time; numbers are those of the whole graph's steps.
 
-    ``saved`` are results that another graph is handed.
+    ``saved`` are results that are passed to another graph.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class MemoryWriter:
         self.arenas: list[int] = []
 
     def numbers(self, segment: int, buffers: Sequence[Buffer]) -> tuple[int, ...]:
-        """The numbers of buffers that a step of the segment touches."""
+        """The numbers of buffers that a step of the segment accesses."""
         keys = [(segment, each) for each in dict.fromkeys(buffers)]
         return tuple(self._numbers[key] for key in keys if key in self._numbers)
 
     def buffers(self, steps: int) -> tuple[contents.Buffer, ...]:
-        """All of them, for a graph of so many steps."""
+        """All buffers, for a graph of `steps` steps."""
         return tuple(
             replace(each, last=max(each.last, steps - 1))
             if each.kind in _HELD_TO_THE_END or (each.kind == "saved" and number in self._is_made_here)
@@ -67,7 +67,7 @@ class MemoryWriter:
         )
 
     def add(self, program: LoopProgram, results: Sequence[fx.Node], segment: int, first: int) -> None:
-        """The memory of one program, whose first step has the number ``first``; ``results`` are what it computes."""
+        """Add the memory of one program, whose first step has number ``first``; ``results`` are what it computes."""
         plan, last = self._plans[program], first + len(program.steps) - 1
         self.arenas.append(number_of(plan.arena_size, self._sizes))
         for each in program.inputs:
@@ -78,7 +78,7 @@ class MemoryWriter:
                 number = self._append(each, self._kinds.get(each.name, "passed on"), segment, 0, last)
                 self._by_node[each.name] = number
             self._numbers[segment, each] = number
-        # One that is written over an input is no result any more.
+        # A result written over an input is no longer one.
         pairs = zip(program.results, results, strict=True) if len(results) == len(program.results) else ()
         nodes = {buffer: node.name for buffer, node in pairs if isinstance(buffer, Buffer)}
         written = _first_writes(program)
@@ -89,7 +89,7 @@ class MemoryWriter:
             self._numbers[segment, each] = self._by_node[node] = number
             self._is_made_here.add(number)
         for each, (start, end) in lifetimes(program).items():
-            # Some temporaries are elsewhere.
+            # Some temporaries are not in the arena.
             offset = number_of(plan.offsets[each], self._sizes) if each in plan.offsets else None
             number = self._append(each, "temporary", segment, first + start, first + end, offset)
             self._numbers[segment, each] = number
@@ -115,7 +115,7 @@ def _input_kinds(graph: fx.Graph, labels: Mapping[fx.Node, str], state: frozense
 
 
 def _result_names(split: SplitGraph) -> Iterator[str]:
-    """What the graph returns; of views, what they are views of."""
+    """The names of the graph's results; of views, those of their bases."""
     for result in split.results:
         node = result.root if isinstance(result, ViewChain) else result
         if isinstance(node, fx.Node):

@@ -1,4 +1,4 @@
-"""What a report shows of a package: entries, targets, files and weights; with torch, the graphs of its programs too."""
+"""The report of a package: entries, targets, files and weights; with torch, the graphs of its programs too."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from precast.artifact.manifest import PackedEntry, StateRecord, TensorDescriptio
 from precast.artifact.package import Package, open_package
 from precast.artifact.signatures import SUFFIX
 from precast.report import contents
-from precast.runtime.processor import processor_features
+from precast.runtime.gpu.open import features_for
 
 
 def package_report(path: Path) -> contents.Report:
-    """The report of a file; everything in it is checked, nothing of it is run."""
+    """The report of a file; everything in it is checked, nothing in it is run."""
     package = open_package(path, writable=True)
     graphs: dict[str, object] = {}
     if find_spec("torch") is not None:
@@ -45,7 +45,7 @@ def _package(package: Package, path: Path) -> contents.Package:
                 each.name,
                 0 if each.file is None else manifest.files[each.file].size,
                 each.features,
-                tuple(sorted(set(each.features) - processor_features())),
+                tuple(sorted(set(each.features) - features_for(each))),
             )
             for each in manifest.targets
         ),

@@ -1,8 +1,8 @@
-"""A report as one HTML page that needs nothing else, and the data of such a page read back.
+"""A report as one self-contained HTML page, and the data of such a page read back.
 
-The page holds the vendored libraries, our scripts and styles as they are in ``assets``, and the data as compressed
-JSON. Scripts are written as modules, for editors and tests; here they become one script, in an order in which each
-comes after what it imports.
+The page contains the vendored libraries, our scripts and styles from ``assets``, and the data as compressed
+JSON. Scripts are written as modules, for editors and tests; here they are concatenated into one script, each
+after what it imports.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PAGE = """<!doctype html>
 
 
 def write_page(report: Report, path: str | Path, *, previous: dict[str, Any] | None = None) -> Path:
-    """Write the page; with ``previous``, data of another report, it also shows what differs from that."""
+    """Write the page; with ``previous``, data of another report, it also shows the differences."""
     path = Path(path)
     write_file(path, [page_text(report, previous=previous).encode()])
     return path
@@ -69,13 +69,13 @@ def page_text(report: Report, *, previous: dict[str, Any] | None = None) -> str:
 
 
 def read_page(path: str | Path) -> dict[str, Any]:
-    """The data of a page that was written before."""
+    """The data of an existing page."""
     text = Path(path).read_text(encoding="utf-8", errors="replace")
     found = next((match for match in _DATA.finditer(text) if match["id"] == "report"), None)
     if found is None:
         raise InputValueError(
-            f"{path} is no report",
-            why="it holds no data of one",
+            f"{path} is not a report",
+            why="it does not contain the data of one",
             fix="compare with a page that precast report wrote",
         )
     data: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(found["data"])))
@@ -83,7 +83,7 @@ def read_page(path: str | Path) -> dict[str, Any]:
         raise InputValueError(
             f"{path} is a report of another version",
             why=f"its data has the form {data.get('version')}, this Precast compares the form {VERSION}",
-            fix="write that report anew with this version",
+            fix="write that report again with this version",
         )
     return data
 
@@ -101,7 +101,7 @@ def _asset(name: str) -> str:
 
 
 def _in_order(name: str) -> list[str]:
-    """A script after all that it imports."""
+    """A script after everything that it imports."""
     found: dict[str, None] = {}
 
     def visit(script: str) -> None:

@@ -1,8 +1,8 @@
-"""``precast.profile``: where the time of compiled code went, step by step.
+"""``precast.profile``: where compiled code spends its time, step by step.
 
-A profile as a table: steps that do the same for the same line are one row, the costliest first.
+As a table, steps that do the same for the same line are one row, the costliest first.
 
-Steps as events of the trace format that Chrome and Perfetto read.
+As events, in the trace format that Chrome and Perfetto read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def trace_events(steps: Iterable[StepProfile]) -> list[dict[str, Any]]:
-    """One complete event a step, of its last call; a row a graph."""
+    """One complete event per step, for its last call; a row per graph."""
     steps = [step for step in steps if step.time.calls]
     rows = {graph: number for number, graph in enumerate(dict.fromkeys(step.graph for step in steps))}
     names = [
@@ -59,7 +59,7 @@ _ALIGNED_LEFT = {"kind", "operators", "line"}
 
 
 def table_of(steps: Sequence[StepProfile], roofline: Roofline) -> str:
-    """One table a graph, and what the machine can do at most."""
+    """One table per graph, and the roofline of the machine."""
     graphs: dict[str, list[StepProfile]] = defaultdict(list)
     for step in steps:
         graphs[step.graph].append(step)
@@ -112,7 +112,7 @@ def _row(group: Sequence[StepProfile], total: float, roofline: Roofline) -> tupl
 
 
 def _place(lines: Sequence[str]) -> str:
-    """The last line, by its file's name alone, and how many others there are."""
+    """The last line, by its file name only, and the number of other lines."""
     if not lines:
         return ""
     path, is_line, rest = lines[-1].partition(":")
@@ -135,7 +135,7 @@ def _cell(text: str, width: int, column: str) -> str:
 
 @dataclass(frozen=True)
 class StepProfile:
-    """What one step is, and how long it took."""
+    """One step, and its times."""
 
     graph: str
     cost: StepCost
@@ -143,7 +143,7 @@ class StepProfile:
 
     @property
     def seconds(self) -> float:
-        """Its quickest call: what else the machine did, and what a first call prepares, is left out."""
+        """Its fastest call, which excludes other load on the machine and first-call initialization."""
         return self.time.shortest / 1e9
 
     @property
@@ -154,7 +154,7 @@ class StepProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """All steps in the order in which they run; printing it gives a table, the costliest first."""
+    """All steps in execution order; printing it shows a table, the costliest first."""
 
     steps: tuple[StepProfile, ...]
     roofline: Roofline
@@ -163,7 +163,7 @@ class Profile:
         return table_of(self.steps, self.roofline)
 
     def share_of_roofline(self, step: StepProfile) -> float | None:
-        """How near a step comes to what this machine can do; above 1 where its data stayed in a cache."""
+        """How close a step comes to the machine's peak; above 1 if its data stayed in a cache."""
         shortest = self.roofline.shortest_seconds(step.cost.flops, step.cost.moved)
         return shortest / step.seconds if step.seconds else None
 
@@ -188,7 +188,7 @@ class Profile:
 
 
 def profile(compiled: Callable[..., Any]) -> Profile:
-    """Where the time went of something compiled with ``options={"profile": True}``, in all calls so far.
+    """Return where the time went in all calls so far of something compiled with ``options={"profile": True}``.
 
     >>> import precast, torch
     >>> function = precast.compile(lambda x: x.exp().sum(), options={"profile": True})
@@ -206,17 +206,17 @@ def profiled_graphs(compiled: Callable[..., Any]) -> tuple[ProfiledGraph, ...]:
     compilers = compilers_of(compiled)
     if compilers is None:
         raise InputValueError(
-            f"precast.profile got a {type(compiled).__name__}",
-            why="it tells the times of what precast.compile returned",
+            f"precast.profile got an object of type {type(compiled).__name__}",
+            why="it reports the times of what precast.compile returned",
             fix='compile it first: compiled = precast.compile(model, options={"profile": True})',
         )
     natives = _distinct(compilers.inference, compilers.forward, compilers.backward)
     graphs = tuple(graph for compiler in natives for graph in compiler.profiled)
     if not graphs:
         raise InputValueError(
-            "there are no times to tell",
+            "there are no times to report",
             why="nothing was compiled with timers, or nothing was called yet",
-            fix='compile with options={"profile": True}, call it, and ask then',
+            fix='compile with options={"profile": True}, and call it first',
         )
     return graphs
 

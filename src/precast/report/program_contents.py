@@ -1,4 +1,4 @@
-"""The graphs of the programs that a file holds, as a report shows them."""
+"""The graphs of the programs in a file, for a report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from precast.report.source_excerpts import SourceLines
 
 
 def program_graphs(package: Package) -> dict[str, Any]:
-    """The fields of a report that tell of the programs: graphs, modules and lines."""
+    """The fields of a report that describe the programs: graphs, modules and lines."""
     members = {entry.name: entry.program for entry in package.manifest.entries if entry.program is not None}
     programs = {name: program_in(package, member=member) for name, member in members.items()}
     if not package.manifest.entries:

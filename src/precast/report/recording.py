@@ -1,4 +1,4 @@
-"""Listens to a compilation: stages and built files with their times, passes with what they changed, graph breaks."""
+"""Records a compilation: stages and built files with their times, passes with their changes, graph breaks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONGEST_TEXT = 4000
 
 
 class Texts:
-    """Grows with every text that is asked for; equal ones have one number."""
+    """Numbers texts in the order in which they occur; equal ones share a number."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -40,7 +40,7 @@ class Texts:
 
 
 class Recording:
-    """What was heard, with the name of the graph that was being compiled."""
+    """The recorded events, with the name of the graph that was being compiled."""
 
     def __init__(self, texts: Texts) -> None:
         self._texts = texts
@@ -53,7 +53,7 @@ class Recording:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While active, everything is noted."""
+        """While active, everything is recorded."""
         self._began = time.perf_counter()
         with listening(self._note):
             yield
@@ -128,6 +128,6 @@ def node_text(node: fx.Node) -> str:
 
 
 def arguments_text(node: fx.Node) -> str:
-    """What a node is called with."""
+    """A node's arguments as text."""
     keywords = [f"{name}={value}" for name, value in node.kwargs.items()]
     return ", ".join([*map(str, node.args), *keywords])

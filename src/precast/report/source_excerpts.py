@@ -11,17 +11,17 @@ from precast.graph.nodes import SourceLine
 from precast.report.contents import Excerpt, Line
 
 _AROUND = 3
-"""How many lines are shown around one that is in no function."""
+"""How many lines are shown around one that is outside of functions."""
 
 
 class SourceLines:
-    """Grows with every line that is asked for; each has one number."""
+    """Numbers source lines in the order in which they occur."""
 
     def __init__(self) -> None:
         self._numbers: dict[SourceLine, int] = {}
 
     def number(self, line: SourceLine | None) -> int | None:
-        """The number of a line; None of none."""
+        """The number of a line; None for None."""
         return None if line is None else self._numbers.setdefault(line, len(self._numbers))
 
     def lines(self) -> tuple[Line, ...]:
@@ -29,7 +29,7 @@ class SourceLines:
         return tuple(Line(each.file, each.line, each.function, each.code) for each in self._numbers)
 
     def excerpts(self) -> tuple[Excerpt, ...]:
-        """The functions that the lines are in; of a file that cannot be read, nothing."""
+        """The functions that contain the lines; nothing for files that cannot be read."""
         wanted: dict[str, set[int]] = defaultdict(set)
         for each in self._numbers:
             wanted[each.file].add(each.line)
@@ -53,7 +53,7 @@ def _functions(text: list[str]) -> list[tuple[int, int]]:
     try:
         tree = ast.parse("".join(text))
     except SyntaxError:
-        # A cell of a notebook may hold more than Python.
+        # A notebook cell may contain more than Python.
         return []
     found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return sorted((node.lineno, node.end_lineno or node.lineno) for node in found)

@@ -1,9 +1,9 @@
-"""What a program's steps do, counted: bytes moved, floating-point operations, and whose lines asked for it.
+"""Estimates the costs of a program's steps: bytes moved, floating-point operations, and the user's lines.
 
-A node of the graph may end up in several steps: a matrix product in a library call, its bias in a kernel. What the
-product costs is then counted for the library call alone.
+A node of the graph may end up in several steps: a matrix product in a library call, its bias in a kernel. The
+product's cost is then counted for the library call alone.
 
-The most that this machine can do: floating-point operations and bytes a second, measured.
+Also measures the machine's roofline: peak floating-point operations and bytes per second.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from precast.ops.facts import Fact, facts_of
 
 @dataclass(frozen=True)
 class StepCost:
-    """One step in the user's terms; sizes that change from call to call count as they were traced."""
+    """One step in the user's terms; dynamic sizes have their traced values."""
 
     kind: str
     name: str
@@ -46,11 +46,11 @@ class StepCost:
     moved: int
     flops: int
     times: int = 1
-    """To how many tensors a kernel does the same."""
+    """The number of tensors that a horizontally fused kernel runs for."""
 
 
 def costs_of(steps: Sequence[Step], graph: fx.Graph, target: Target) -> tuple[StepCost, ...]:
-    """The costs of steps that were made of the graph's nodes."""
+    """The costs of the steps that the graph's nodes became."""
     nodes = {node.name: node for node in graph.nodes}
     sizes = traced_sizes(graph)
     members = [[nodes[name] for name in names_of(step) if name in nodes] for step in steps]
@@ -83,7 +83,7 @@ def cost_of_torch(nodes: Sequence[fx.Node]) -> StepCost:
 
 
 def kind_of(step: Step, target: Target) -> str:
-    """What runs the step, in a word."""
+    """A word for what runs the step."""
     match step:
         case LibraryCall():
             way = target.way_of(step)
@@ -98,18 +98,18 @@ def kind_of(step: Step, target: Target) -> str:
 
 
 def times_of(step: Step) -> int:
-    """How many kernels run as this one."""
+    """The number of kernels that run as this one."""
     return len(step.members) if isinstance(step, KernelGroup) else 1
 
 
 def place_of(node: fx.Node) -> str:
-    """The user's line that led to a node; else, where only library code did, its submodule."""
+    """The user's line of a node; if only library code led to it, its submodule."""
     line, path = source_line_of(node), module_path_of(node)
     return str(line) if line else f"module {path}" if path else ""
 
 
 def operators_of(step: Step) -> tuple[str, ...]:
-    """The operators that the step was made of, each once, by their short names."""
+    """The operators in the step, each once, by their short names."""
     return tuple(dict.fromkeys(_short(origin.rpartition(": ")[2]) for origin in step.origins))
 
 
@@ -120,7 +120,7 @@ def _short(operator: str) -> str:
 
 
 def names_of(step: Step) -> Iterable[str]:
-    """The names of the nodes that the step was made of."""
+    """The names of the nodes in the step."""
     return dict.fromkeys(origin.partition(": ")[0] for origin in step.origins)
 
 
@@ -132,7 +132,7 @@ def _flops_of_steps(steps: Sequence[Step], members: Sequence[Sequence[fx.Node]])
     shares = [0.0] * len(steps)
     for node, numbers in homes.items():
         libraries = [number for number in numbers if isinstance(steps[number], LibraryCall)]
-        # A later call may finish what an earlier one computed, e.g. add its bias.
+        # A later call may complete the result of an earlier one, e.g. add its bias.
         namesakes = [number for number in libraries if steps[number].name == node.name]
         workers = namesakes or libraries or numbers
         for number in workers:
@@ -146,7 +146,7 @@ def _flops(node: fx.Node) -> int:
 
 
 def traced_sizes(graph: fx.Graph) -> dict[str, int]:
-    """What each symbol was when the graph was traced."""
+    """The traced value of each symbol."""
     values = (value_of(node) for node in graph.nodes if has_value(node))
     numbers = (
         size
@@ -162,7 +162,7 @@ def traced_sizes(graph: fx.Graph) -> dict[str, int]:
 
 
 def number_of(index: Index, sizes: Mapping[str, int]) -> int:
-    """What an expression is for the sizes that were traced."""
+    """The value of an expression at the traced sizes."""
 
     def resolve(atom: Symbol | Variable | Computed) -> int:
         assert isinstance(atom, Symbol), f"the size of a buffer depends on {atom}"
@@ -178,23 +178,23 @@ _RUNS = 20
 
 @dataclass(frozen=True)
 class Roofline:
-    """Peaks of this machine with so many threads: of a float32 matrix product, and of a copy larger than any cache."""
+    """Peaks of this machine with `threads` threads: of a float32 GEMM, and of a copy larger than any cache."""
 
     threads: int
     flops_a_second: float
     bytes_a_second: float
 
     def at_least(self, flops_a_second: float) -> Roofline:
-        """The same with a peak that is no lower than what was seen elsewhere: a busy machine measures too little."""
+        """The same with a peak no lower than an observed one: on a busy machine, measured peaks are too low."""
         return replace(self, flops_a_second=max(self.flops_a_second, flops_a_second))
 
     def shortest_seconds(self, flops: float, moved: float) -> float:
-        """The least time that so much work can take when all of its data comes from memory."""
+        """The least time for this much work if all of its data comes from memory."""
         return max(flops / self.flops_a_second, moved / self.bytes_a_second)
 
 
 def measure_roofline() -> Roofline:
-    """The peaks with as many threads as torch uses now; measured once for each number of threads, in half a second."""
+    """The peaks with torch's current number of threads; measured once for each, in half a second."""
     return _measure(torch.get_num_threads())
 
 

@@ -1,6 +1,6 @@
 """Opens and runs compiled models. Needs numpy; never imports torch.
 
-Names are imported when first used: what was compiled in process is opened without what reads files.
+Names are imported on first access: opening what was compiled in process does not import the code that reads files.
 """
 
 from typing import TYPE_CHECKING

@@ -1,12 +1,12 @@
-"""Batches out of files: ``.npz``, or folders of ``.npy`` and ``.npz``. Nothing in them is run.
+"""Reads batches from files: ``.npz``, or folders of ``.npy`` and ``.npz``. No code in them is executed.
 
-Arrays that have one dimension more than the entry takes hold one batch after the other along their first.
+Arrays with one dimension more than the entry's inputs hold a batch for each element of the first dimension.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,26 +23,34 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Batch:
-    """One call's arguments, and what to call it in errors."""
+    """One call's arguments, and its name in errors."""
 
     name: str
     arguments: tuple[Any, ...]
     arrays: Mapping[str, Array]
 
-    def check_numbers(self) -> None:
-        """Refuse a batch with numbers that are infinite or none."""
-        for name, array in self.arrays.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                kind = "NaN" if np.isnan(array).any() else "infinite"
-                raise InputValueError(
-                    f"{self.name}: {name} has {kind} elements.",
-                    why="a step on it would make all parameters so",
-                    fix="Mend or leave out that batch.",
-                )
+
+def check_finite(arrays: Iterable[tuple[str, Any]]) -> None:
+    """Refuse a batch with infinite or NaN elements."""
+    for path, array in arrays:
+        if not _is_finite(array):
+            kind = "NaN" if bool((array != array).any()) else "infinite"
+            raise InputValueError(
+                f"{path} has {kind} elements.",
+                why="a step on it would spread them to all parameters",
+                fix="Correct or leave out that batch.",
+            )
+
+
+def _is_finite(array: Any) -> bool:
+    if isinstance(array, np.ndarray):
+        return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+    # Tensors of torch tell it themselves.
+    return not hasattr(array, "isfinite") or bool(array.isfinite().all())
 
 
 class BatchFiles(Sequence[Batch]):
-    """All batches of a file or folder, in order; read when asked for."""
+    """All batches of a file or folder, in order; read on demand."""
 
     def __init__(self, path: Path, entry: ModelEntry) -> None:
         self._call, self._path = entry.call, path
@@ -85,7 +93,7 @@ class BatchFiles(Sequence[Batch]):
         return all(array.ndim == len(leaf.shape) + 1 for array, leaf in zip(ordered, self._leaves(), strict=True))
 
     def _ordered(self, part: _Part) -> dict[str, Array]:
-        """The arrays in the order of the entry's tensors: by their names, or as they come."""
+        """The arrays in the order of the entry's tensors: by name, or by position."""
         wanted = self._names
         if set(part.arrays) == set(wanted):
             return {name: part.arrays[name] for name in wanted}
@@ -100,14 +108,14 @@ class BatchFiles(Sequence[Batch]):
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Arrays that belong together."""
+    """The arrays of one file or batch."""
 
     name: str
     arrays: Mapping[str, Array]
 
 
 def _are_numbered(arrays: Mapping[str, Array]) -> bool:
-    """Whether numpy made up the names, so that the order is all there is."""
+    """Whether numpy generated the names, so that only the order is known."""
     return all(name.startswith("arr_") for name in arrays)
 
 
@@ -131,7 +139,7 @@ def _read(path: Path) -> dict[str, Array]:
     except (OSError, ValueError, EOFError, AttributeError) as problem:
         raise InputValueError(
             f"{path} cannot be read as batches.",
-            why=str(problem),
+            why=getattr(problem, "strerror", None) or "it is not a .npy or .npz file of numbers",
             fix="Write it with numpy.savez(path, x=…, y=…), without objects.",
         ) from problem
 

@@ -1,4 +1,4 @@
-"""One call in its original signature: arguments checked and taken apart, results put together."""
+"""One call in its original signature: arguments are checked and flattened, results unflattened."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from precast.artifact.dtypes import DTYPES
 from precast.artifact.expressions import expression_text, holds, solve, symbols_of, whole_number
 from precast.artifact.schema import Json, damaged
 from precast.errors import InputTypeError, InputValueError
-from precast.runtime.tensors import Tensor, as_tensor, is_bfloat16, is_torch_tensor, type_name
+from precast.runtime.tensors import Tensor, as_host_array, as_tensor, is_bfloat16, is_on_gpu, is_torch_tensor, type_name
 from precast.runtime.trees import TreeMismatchError, flatten, tree_text, unflatten, value_text
 
-# What classes raise that are made again from parts which they do not expect, and sizes that have no value.
+# What classes raise when they are restored from unexpected parts, and what sizes without a value raise.
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
 _NAMES = {short: each.name for short, each in DTYPES.items()}
 Sizes = dict[str, int]
 
 
 def checked_leaves(
-    call: CallDescription, args: Sequence[Any], kwargs: Mapping[str, Any]
+    call: CallDescription, args: Sequence[Any], kwargs: Mapping[str, Any], *, on_gpu: bool = False
 ) -> tuple[list[tuple[str, Any]], Sizes]:
-    """The leaves of a call with their paths, once it is known to fit; and the sizes that follow from them."""
+    """Check a call; returns its leaves with their paths, and the sizes read from them."""
     positional, named = call.in_tree.children
     names = call.argument_names[: len(positional.children)]
     arguments = place_arguments(names, named.keys, tuple(args), dict(kwargs))
@@ -63,7 +63,7 @@ def checked_leaves(
         elif isinstance(expected, SizeLeaf):
             found.append((path, _checked_number(path, value)))
         else:
-            found.append((path, _checked_tensor(call, expected, path, value)))
+            found.append((path, _checked_tensor(call, expected, path, value, on_gpu)))
     return found, _checked_sizes(call, found)
 
 
@@ -72,11 +72,11 @@ def result_of(call: CallDescription, outputs: Sequence[Any], sizes: Sizes) -> An
     try:
         return unflatten(call.out_tree, iter([_result(each, outputs, sizes) for each in call.results]))
     except _NONSENSE as problem:
-        raise damaged("the file describes no sound results", f"{type(problem).__name__}: {problem}") from problem
+        raise damaged("the file does not describe valid results", f"{type(problem).__name__}: {problem}") from problem
 
 
 def write_back(call: CallDescription, leaves: Sequence[tuple[str, Any]], outputs: Sequence[Any]) -> None:
-    """Write to the caller's tensors what the program changed in them."""
+    """Copy the program's updates to the caller's tensors."""
     for output, leaf in call.updates:
         path, target = leaves[leaf]
         if isinstance(target, np.ndarray):
@@ -86,10 +86,12 @@ def write_back(call: CallDescription, leaves: Sequence[tuple[str, Any]], outputs
                     why="the program changes this argument in place",
                     fix="Pass an array that owns its memory, for example a copy.",
                 )
-            new = outputs[output]
+            new = as_host_array(outputs[output])
             np.copyto(*((target.view(np.uint16), new.view(np.uint16)) if is_bfloat16(new) else (target, new)))
-        else:
+        elif is_torch_tensor(target):
             target.detach().copy_(outputs[output])
+        else:
+            target[...] = outputs[output]
 
 
 def _result(result: Result, outputs: Sequence[Any], sizes: Sizes) -> Any:
@@ -105,7 +107,7 @@ def _result(result: Result, outputs: Sequence[Any], sizes: Sizes) -> Any:
 
 
 def _check_constant(expected: object, path: str, value: Any) -> None:
-    # Where there is no torch, its dtypes and devices have names.
+    # Without torch, its dtypes and devices are represented by their names.
     if not is_same_constant(expected, value) and not (isinstance(expected, Named) and value == expected.name):
         raise other_constant(path, value, expected)
 
@@ -120,20 +122,24 @@ def _checked_number(path: str, value: Any) -> int:
     )
 
 
-def _checked_tensor(call: CallDescription, expected: TensorLeaf, path: str, value: Any) -> Tensor:
+def _checked_tensor(call: CallDescription, expected: TensorLeaf, path: str, value: Any, on_gpu: bool) -> Tensor:
     try:
-        tensor: Any = as_tensor(value, name=path) if not isinstance(value, int) else None
+        tensor: Any = None
+        if on_gpu and is_on_gpu(value) and not is_torch_tensor(value):
+            tensor = value
+        elif not isinstance(value, int):
+            tensor = as_tensor(value, name=path)
     except InputTypeError:
         tensor = None
     if tensor is None:
         came, needed = f"is {_short(value)}", f"a tensor, {_text(call, expected)}"
-    elif (dtype := type_name(tensor.dtype)) != _NAMES.get(expected.dtype) and not (
+    elif (dtype := type_name(tensor.dtype)) not in (_NAMES.get(expected.dtype), expected.dtype) and not (
         expected.dtype == "bf16" and is_bfloat16(tensor)
     ):
         came, needed = f"is {dtype}", _NAMES.get(expected.dtype, expected.dtype)
     elif len(tensor.shape) != len(expected.shape):
         came, needed = f"has {len(tensor.shape)} dimensions", f"{len(expected.shape)}: {_text(call, expected)}"
-    elif is_torch_tensor(tensor) and tensor.device.type != "cpu":
+    elif is_torch_tensor(tensor) and tensor.device.type not in ("cpu", *(("cuda",) if on_gpu else ())):
         came, needed = f"is on {tensor.device}", "cpu"
     else:
         return tensor  # type: ignore[no-any-return]
@@ -152,7 +158,7 @@ def _short(value: Any) -> str:
 
 
 def _checked_sizes(call: CallDescription, leaves: Sequence[tuple[str, Any]]) -> Sizes:
-    """The size of every symbol; an error that lists whatever contradicts."""
+    """The value of every symbol; an error lists everything that contradicts."""
     promised = [
         (f"{path}.shape[{dimension}]", size, value.shape[dimension])
         for expected, (path, value) in zip(call.leaves, leaves, strict=True)
@@ -181,7 +187,7 @@ def _checked_sizes(call: CallDescription, leaves: Sequence[tuple[str, Any]]) -> 
 
 
 def _misfit(call: CallDescription, path: str, size: Json, came: int, sizes: Sizes) -> str | None:
-    """What is wrong with one size, or None; a size that only this one shows is noted."""
+    """What is wrong with one size, or None; a size that is read here first is recorded."""
     if isinstance(size, int):
         return None if size == came else f"{path} is {came}, but the program was captured with {size}"
     unknown = {symbol for symbol in symbols_of(size) if symbol not in sizes}

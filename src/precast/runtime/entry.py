@@ -1,4 +1,4 @@
-"""One program of an opened library on flat tensors."""
+"""One program of an open library, called with flat tensors."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from precast.artifact.dtypes import DTYPES
 from precast.artifact.manifest import EntryDescription, TensorDescription, parse_entry
 from precast.artifact.weights import Weight, weight_carrier
 from precast.errors import InputValueError
+from precast.runtime.libraries import preload
 from precast.runtime.native import FallbackFunction, OpenModel, load_library
-from precast.runtime.onednn import preload
 from precast.runtime.tensors import (
     CTensor,
     PackedTensors,
@@ -39,7 +39,9 @@ AnyTensor = TypeVar("AnyTensor", Tensor, Weight, Tensor | Weight)
 
 @dataclass(frozen=True, repr=False)
 class Entry:
-    """One program of a library on flat tensors: numpy arrays come back, or torch's where inputs were torch's."""
+    """One entry of a library, called with flat tensors; results are numpy arrays, or torch tensors if inputs are."""
+
+    on_gpu: ClassVar[bool] = False
 
     model: OpenModel
     number: int
@@ -66,7 +68,7 @@ class Entry:
         return self.run(tensors, like_torch=any(map(is_torch_tensor, tensors)))
 
     def run(self, tensors: Sequence[Tensor], *, like_torch: bool) -> tuple[Tensor, ...]:
-        """Call with tensors that are known to be as many as the entry takes; torch's come back if asked for."""
+        """Call with the right number of tensors, without checking that; results are torch tensors on request."""
         if self._has_bfloat16 and not (like_torch and all(map(is_torch_tensor, tensors))):
             return self._run_with_bits(tensors, like_torch=like_torch)
         inputs = self._inputs.pack(tensors)
@@ -79,7 +81,7 @@ class Entry:
         return tuple(results)
 
     def _filled(self, inputs: PackedTensors, results: Sequence[AnyTensor]) -> tuple[AnyTensor, ...]:
-        """The results once the program has filled them; where sizes depend on data, what it filled of them."""
+        """The results once the program has written them; of data-dependent size, only the part that it wrote."""
         if not self.description.finds_sizes:
             self.model.run(self.number, inputs, pack_tensors(results))
             return tuple(results)
@@ -88,7 +90,7 @@ class Entry:
         return tuple(filled_part(result, layout) for result, layout in zip(results, layouts, strict=True))  # type: ignore[misc]
 
     def _run_with_bits(self, tensors: Sequence[Tensor], *, like_torch: bool) -> tuple[Tensor, ...]:
-        """The same where numpy's arrays stand for bfloat16."""
+        """The same with numpy arrays of bits in place of bfloat16."""
         types = [each.dtype for each in self.description.inputs]
         inputs = pack_tensors([with_bits(each, dtype) for each, dtype in zip(tensors, types, strict=True)])
         results = [
@@ -104,7 +106,7 @@ class Entry:
         return any(each.dtype == "bf16" for each in (*self.description.inputs, *self.description.outputs))
 
     def run_bits(self, tensors: Sequence[Weight]) -> tuple[Weight, ...]:
-        """Call with tensors as their bits, and get them so: numpy has no bfloat16 to say it with."""
+        """Call with tensors as raw bits and return raw bits, since numpy has no bfloat16."""
         inputs = pack_tensors(tensors)
         results = [Weight(each.dtype, allocate_array(weight_carrier(each.dtype), *layout))
                    for each, layout in zip(self.description.outputs, self._layouts(inputs), strict=True)]  # fmt: skip
@@ -123,7 +125,7 @@ class Entry:
 
     @cached_property
     def _fixed_layouts(self) -> Sequence[tuple[Sequence[int], Sequence[int]]] | None:
-        """Sizes and strides of the outputs, if all are the same in every call."""
+        """Sizes and strides of the outputs, if they are the same in every call."""
         fixed = [layout for each in self.description.outputs if (layout := each.fixed_layout) is not None]
         return fixed if len(fixed) == len(self.description.outputs) else None
 
@@ -158,6 +160,6 @@ def library_entries(
 
 
 def flat_entries(opened: OpenModel, *, is_checked: bool = True) -> list[Entry]:
-    """The entries of an opened library, as it describes them; what others made is checked."""
+    """The entries of an open library, as it describes them; libraries from elsewhere are checked."""
     descriptions = [parse_entry(text, is_checked=is_checked) for text in opened.descriptions()]
     return [Entry(opened, number, description) for number, description in enumerate(descriptions)]

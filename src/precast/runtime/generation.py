@@ -1,4 +1,4 @@
-"""Token by token: runs what ``precast.generation.package`` wrote, without torch."""
+"""Generates text token by token: runs the result of ``precast.generation.package``, without torch."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def generate(
     sampling: Sampling | None = None,
     ends: Collection[int] | None = None,
 ) -> Iterator[tuple[int | None, ...]]:
-    """The tokens that follow each prompt, a token of each row at a time; None for rows that have ended.
+    """Generate tokens after each prompt: yields one token per row at a time, None for rows that have ended.
 
-    A row ends with one of ``ends``, those of the model if not given. There may be as many prompts as the file has rows.
+    A row ends at a token in ``ends`` (by default the model's own). There may be as many prompts as the file has rows.
     """
     entry = _decoding(model)
     rows = _rows(entry)
@@ -54,7 +54,7 @@ def _filled(model: Model, ids: Array, starts: Array) -> Array:
     """The logits after the prompts."""
     if ids.shape[1] > 1:
         return np.asarray(model[PREFILL](ids, starts))
-    # One token is what decoding takes; rows have no padding then.
+    # A single token is what the decode entry takes; rows have no padding then.
     model.state["starts"] = starts
     return np.asarray(model[DECODE](ids))
 
@@ -75,13 +75,13 @@ def _rows(entry: ModelEntry) -> int:
 
 
 def _room(entry: ModelEntry) -> int:
-    """How many tokens the cache holds."""
+    """The number of tokens that the cache can hold."""
     keys = next(each for each in entry.description.weights if each.name == KEYS)
     return int(keys.shape[2])
 
 
 def _padded(prompts: Sequence[Sequence[int]], rows: int) -> tuple[Array, Array]:
-    """The prompts as one batch, padded on the left, and how many tokens are padding; the last fills what is left."""
+    """The prompts as one left-padded batch, with the padding of each row; the last prompt fills unused rows."""
     if not prompts or len(prompts) > rows or not all(prompts):
         raise InputValueError(
             f"There are {len(prompts)} prompts.",

@@ -1,4 +1,4 @@
-"""Lines over two axes as an SVG drawing, without any library."""
+"""Draws lines over two axes as SVG, without any library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Line:
-    """Points joined in order; ``labels``, if given, stand beside them."""
+    """Points joined in order; ``labels``, if given, are drawn beside them."""
 
     points: Sequence[Point]
     colour: str = "#036"
@@ -27,7 +27,7 @@ class Line:
 
 
 def draw_lines(lines: Sequence[Line], *, title: str, x_label: str, y_label: str, from_zero: bool = False) -> str:
-    """The drawing as text; with ``from_zero``, both axes begin there."""
+    """The drawing as text; with ``from_zero``, both axes start at 0."""
     points = [point for line in lines for point in line.points] or [(0.0, 0.0)]
     lows = (0.0, 0.0) if from_zero else (min(x for x, _ in points), min(y for _, y in points))
     across = _Axis(lows[0], max(x for x, _ in points), _LEFT, WIDTH - _RIGHT)
@@ -77,7 +77,7 @@ def _drawn(line: Line, across: _Axis, up: _Axis) -> list[str]:
         parts.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{line.colour}"><title>{escape(label)}</title></circle>'
         )
-        # Where points are close together, one label stands for them.
+        # Points that are close together share one label.
         if last is None or math.dist(last, (x, y)) >= _NEAREST_LABELS:
             is_right = x > WIDTH * 0.8
             parts.append(_text(x - 6 if is_right else x + 6, y - 7, label, "end" if is_right else "start"))
@@ -90,7 +90,7 @@ def _text(x: float, y: float, words: str, anchor: str, more: str = "") -> str:
 
 
 class _Axis:
-    """Values from ``low`` to ``high`` on a line of pixels."""
+    """Maps values from ``low`` to ``high`` to a line of pixels."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self._low, self._high = low, high if high > low else low + 1
@@ -100,7 +100,7 @@ class _Axis:
         return self._start + (value - self._low) / (self._high - self._low) * (self._end - self._start)
 
     def ticks(self) -> list[float]:
-        """Round numbers within: multiples of 1, 2 or 5 times a power of ten."""
+        """Round numbers within the range: multiples of 1, 2 or 5 times a power of ten."""
         rough = (self._high - self._low) / _TICKS
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(each * power for each in (1, 2, 5, 10) if each * power >= rough)

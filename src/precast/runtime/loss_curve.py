@@ -1,4 +1,4 @@
-"""Losses over steps as an SVG drawing: every step faint, a running mean over it."""
+"""Draws losses over steps as SVG: every step faintly, with a running mean."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from precast.runtime.line_drawing import Line, draw_lines
 
 
 def loss_curve(steps: Sequence[int], losses: Sequence[float], *, title: str) -> str:
-    """The drawing as text; losses that are no numbers are left out."""
+    """The drawing as text; losses that are not finite are omitted."""
     points = [(float(step), loss) for step, loss in zip(steps, losses, strict=True) if math.isfinite(loss)]
     means = _running_mean([loss for _, loss in points])
     smooth = [(step, mean) for (step, _), mean in zip(points, means, strict=True)]

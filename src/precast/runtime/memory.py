@@ -1,8 +1,8 @@
-"""Memory for large results, used again and again: fresh pages cost a training step more than many of its kernels.
+"""Recycles memory of large results: fresh pages cost a training step more than many of its kernels.
 
-One range of addresses is reserved once. A result lies at the lowest address that has room, so that no more is touched
-than is in use at one time, but for gaps; the pages stay when a result dies. What nobody needed for a while goes back
-to the system.
+One range of addresses is reserved once. A result is placed at the lowest address with room, so that, except for gaps,
+no more is touched than is in use at a time; pages are kept when a result dies. Pages that have not been needed for a
+while are returned to the system.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from functools import cache
 from threading import Lock, Thread
 
 LARGE = 1 << 18
-"""From how many bytes on a result is worth the bookkeeping."""
+"""The smallest result, in bytes, that is worth the bookkeeping."""
 _PAGE = 4096
 _PATIENCE = 4096
-"""After how many results pages that none of them used are given back."""
+"""The number of results after which pages that none of them used are returned."""
 _POPULATE_WRITE = 23
 _MANY_PAGES = 1 << 24
-"""From how many fresh bytes on it pays to ask for all their pages at once."""
+"""The smallest number of fresh bytes for which requesting all their pages at once pays."""
 
 Block = ctypes.Array[ctypes.c_char]
 
 
 class RecycledMemory:
-    """Blocks of one range of addresses; each belongs to whoever holds it, and comes back when nobody does."""
+    """Blocks of one range of addresses; each is returned when it is no longer referenced."""
 
     def __init__(self, capacity: int):
-        # Nothing is set aside for it before it is used; older Pythons have no name for this flag.
+        # No memory is committed before it is used; older Pythons have no name for this flag.
         unreserved = getattr(mmap, "MAP_NORESERVE", 0x4000)
         self._range = mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | unreserved)
         self._free = [(0, capacity)]
@@ -43,11 +43,11 @@ class RecycledMemory:
 
     @property
     def touched(self) -> int:
-        """How many bytes may have pages behind them."""
+        """How many bytes may have pages."""
         return self._touched
 
     def take(self, size: int) -> Block | None:
-        """A block of this size with anything in it; None if there is no room."""
+        """A block of this size with undefined content; None if there is no room."""
         room = -(-size // _PAGE) * _PAGE
         with self._lock:
             self._collect()
@@ -56,14 +56,14 @@ class RecycledMemory:
                 return None
             self._note_use(start + room)
         block = (ctypes.c_char * size).from_buffer(self._range, start)
-        # It may die in any thread, even in this one while the lock is held: so it is only noted.
+        # It may die in any thread, even in this one while the lock is held: so it is only recorded here.
         weakref.finalize(block, self._returned.append, (start, room)).atexit = False
         return block
 
     def make_ready(self, threads: int) -> None:
-        """Have the system put pages behind blocks that are about to be written: cheaper than one by one, as they are.
+        """Have the system map pages for blocks that are about to be written: cheaper than one by one on first access.
 
-        Where the system knows no such request, they come when they are touched.
+        Where the system does not support the request, pages are mapped when they are touched.
         """
         with self._lock:
             start, stop = self._ready, self._touched
@@ -121,7 +121,7 @@ class RecycledMemory:
 
 @cache
 def _system_call() -> Callable[[int, int, int], int]:
-    """``madvise`` for any address, which does not keep other threads of Python waiting."""
+    """``madvise`` for any address, which releases the GIL."""
     function = ctypes.CDLL(None).madvise
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     made: Callable[[int, int, int], int] = function
@@ -130,25 +130,25 @@ def _system_call() -> Callable[[int, int, int], int]:
 
 @cache
 def recycled_memory() -> RecycledMemory | None:
-    """This process's; None where the system reserves no such range."""
+    """This process's instance; None if the system does not reserve such a range."""
     try:
         return RecycledMemory(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (OSError, ValueError, AttributeError):
         return None
 
 
-# Another thread may have held the lock; blocks that live on keep the old range.
+# Another thread may have held the lock; living blocks keep the old range.
 os.register_at_fork(after_in_child=recycled_memory.cache_clear)
 
 
 def take_large(size: int) -> Block | None:
-    """Recycled memory for a large result; None for one that is small, or where there is none."""
+    """Recycled memory for a large result; None for a small one, or where recycling is unavailable."""
     memory = recycled_memory() if size >= LARGE else None
     return memory.take(size) if memory else None
 
 
 def make_ready(threads: int) -> None:
-    """Give the blocks taken so far their pages, by so many threads, where they have none."""
+    """Map the pages of the blocks taken so far, with this many threads, where they have none."""
     memory = recycled_memory()
     if memory is not None:
         memory.make_ready(threads)

@@ -22,17 +22,21 @@ if TYPE_CHECKING:
 
 
 class Runnable(Protocol):
-    """What computes an entry: compiled code, or torch that interprets the program."""
+    """What runs an entry: compiled code, or torch's interpreter of the program."""
 
     @property
     def description(self) -> EntryDescription: ...
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it accepts arrays on a GPU without copying."""
 
     def run(self, tensors: Sequence[Tensor], *, like_torch: bool) -> tuple[Tensor, ...]: ...
 
 
 @dataclass(frozen=True, repr=False)
 class ModelEntry:
-    """One program of a model, called as the original was; calls are checked first."""
+    """One entry of a model, called as the original was. Calls are checked first."""
 
     runnable: Runnable
     call: CallDescription
@@ -46,7 +50,7 @@ class ModelEntry:
         return self.runnable.description
 
     def __repr__(self) -> str:
-        """The entry as its user sees it: ``forward(x: f32[batch, 4]) -> output: f32[batch, 2]``, then its sizes."""
+        """The entry's signature: ``forward(x: f32[batch, 4]) -> output: f32[batch, 2]``, then its sizes."""
         described = self.description
         inputs, outputs = (", ".join(map(str, each)) for each in (described.inputs, described.outputs))
         sizes = [f"{size_identifier(size.name)} in {size.range_text}" for size in self.call.symbols]
@@ -54,7 +58,7 @@ class ModelEntry:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self.call
-        leaves, sizes = checked_leaves(call, args, kwargs)
+        leaves, sizes = checked_leaves(call, args, kwargs, on_gpu=self.runnable.on_gpu)
         given = [leaves[number] for number in call.tensor_leaves]
         tensors = [
             as_tensor(value, name=path) if isinstance(value, int) else as_in_memory(value) for path, value in given
@@ -65,9 +69,9 @@ class ModelEntry:
 
 
 class Model:
-    """A loaded model: call it, or one of its entries by name; the entries share one state.
+    """A loaded model. Call it, or one of its entries by name: ``model["eval"](x)``. Entries share one state.
 
-    Any number of threads may call one model at the same time.
+    A model is thread-safe: any number of threads may call it at the same time.
     """
 
     def __init__(
@@ -84,28 +88,28 @@ class Model:
         self._target = target
 
     def __repr__(self) -> str:
-        """The entries, one a line; how many tensors of state; which native code runs."""
+        """The entries, one per line; the number of state tensors; the native code that runs."""
         entries = "".join(f"\n  {entry!r}" for entry in self._entries.values())
         code = "interpreted by torch" if self._target is None else f"target {self._target}"
         return f"<precast.runtime.Model: {code}, {len(self._state)} tensors of state{entries}>"
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """The names of the entries, in the order in which they were packaged."""
+        """The names of the entries, in packaging order."""
         return tuple(self._entries)
 
     @property
     def state(self) -> State:
-        """Weights and buffers by name; calls read them, and those that update buffers write them."""
+        """Weights and buffers by name. Calls read them, and entries that update buffers write them."""
         return self._state
 
     @property
     def target(self) -> str | None:
-        """Which of the file's native code runs; ``None`` where no file's does."""
+        """The target whose native code runs; ``None`` if the model was not loaded from a package or is interpreted."""
         return self._target
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the entry ``forward``, or the first where there is none."""
+        """Call the entry ``forward``, or the first if there is none."""
         name = "forward" if "forward" in self._entries else next(iter(self._entries))
         return self._entries[name](*args, **kwargs)
 
@@ -124,9 +128,9 @@ class Model:
         return name in self._entries
 
     def verify(self) -> tuple[SampleCheck, ...]:
-        """Check every hash in the file, and run its samples here, on the state that it was packaged with.
+        """Check every hash in the file, run its samples with the packaged state, and compare the results.
 
-        Gives what was compared; an ``ArtifactError`` tells what differs.
+        Returns the comparisons; raises an ``ArtifactError`` that says what differs.
         """
         if self._verifier is None:
             raise InputValueError(
@@ -144,6 +148,6 @@ def open_library(
     weights: Mapping[str, Tensor | Weight] | None = None,
     fallback: FallbackFunction | None = None,
 ) -> Model:
-    """Open a model library that this machine built, in process."""
+    """Open a model library that was built on this machine."""
     entries = library_entries(path, needs=needs, weights=weights, fallback=fallback)
     return Model(entries, State(NativeState(entries[0].model)))

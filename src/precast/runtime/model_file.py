@@ -1,6 +1,6 @@
-"""Open a model's file and run it: no torch, no compiler, no network.
+"""Opens a model's file and runs it: no torch, no compiler, no network.
 
-Open a self-contained library: code, weights and the signature in one file.
+Also opens self-contained libraries, with code, weights and the signature in one file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from precast.artifact.schema import damaged
 from precast.artifact.signatures import MAX_SIGNATURE, SUFFIX, check_signature
 from precast.errors import ArtifactError, InputTypeError, InputValueError, ToolMissingError
 from precast.runtime.entry import Entry, flat_entries
+from precast.runtime.libraries import KNOWN, preload
 from precast.runtime.model import Model, ModelEntry, Runnable
 from precast.runtime.native import NativeLibrary, OpenModel, load_library, load_library_bytes
-from precast.runtime.onednn import KNOWN, preload
 from precast.runtime.processor import choose_target, processor_features
 from precast.runtime.state import NativeState, State
 from precast.runtime.verification import verify_package
@@ -38,22 +38,26 @@ def load(
     check_weights: bool | None = None,
     target: str | None = None,
     copy: bool | None = None,
+    device: str | None = None,
 ) -> Model:
-    """Open a ``.precast`` file given by path, as bytes, or as an open binary file.
+    """Open a ``.precast`` file, given as a path, as bytes, or as an open binary file.
 
-    Everything is checked before it is used; what is wrong is an ``ArtifactError``. Native code runs with your rights: a
-    checksum says that the file is whole, not that its maker means well.
+    Everything is checked before it is used; a bad file raises an ``ArtifactError``. Native code runs with your rights:
+    a checksum proves that a file is intact, not that its author can be trusted.
 
-    ``threads``: how many one call uses, by default as many as OpenMP would.
-    ``allow_native=False``: nothing of the file's native code is loaded; torch interprets the program in it.
-    ``require_signature``: the public ed25519 key that must have signed the file, or several of which one must. A path
-    is looked for with ``.sig`` behind it; ``signature`` is its content where there is no path.
-    ``check_weights``: read all weights now and compare their SHA-256; by default only where a signature is required.
-    ``target``: which of the file's native code to run, by default the best that this processor can.
-    ``copy``: read the file once, into memory of this process; by default where weights are checked, so that what was
-    checked is what is used. A file that is mapped instead must not be cut or overwritten while the model is in use.
+    ``threads``: the number of threads for one call; by default as many as OpenMP would use.
+    ``allow_native=False``: load no native code from the file; torch interprets the program in it instead.
+    ``require_signature``: the public ed25519 key that must have signed the file, or several keys, one of which must
+    have. The signature is read from the path with ``.sig`` appended; without a path, pass its content as ``signature``.
+    ``check_weights``: read all weights now and check their SHA-256; by default only if a signature is required.
+    ``target``: the native code to run; by default the best that this processor supports.
+    ``copy``: read the file into memory once; by default if weights are checked, so that what was checked is what is
+    used. Otherwise the file is memory-mapped and must not be truncated or overwritten while the model is in use.
+    ``device``: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``; by default the CPU if the file has code for it. Arrays that are
+    on the GPU already stay there, and so do their results.
     """
     _check_threads(threads)
+    ordinal = _ordinal(device)
     checks_weights = require_signature is not None if check_weights is None else check_weights
     package = _opened(source, writable=not allow_native, copy=checks_weights if copy is None else copy)
     if not package.manifest.entries:
@@ -66,7 +70,11 @@ def load(
         check_signature(package.manifest_bytes, _signature(source, signature), require_signature)
     if checks_weights:
         package.verify()
-    return _native(package, threads or 0, target) if allow_native else _interpreted(package)
+    if not allow_native:
+        return _interpreted(package)
+    if device is None and _is_for_gpus_alone(package, target):
+        ordinal = 0
+    return _native(package, threads or 0, target) if ordinal is None else _on_gpu(package, ordinal, target)
 
 
 def _native(package: Package, threads: int, wanted: str | None) -> Model:
@@ -92,6 +100,25 @@ def _native(package: Package, threads: int, wanted: str | None) -> Model:
     )
 
 
+def _on_gpu(package: Package, ordinal: int, wanted: str | None) -> Model:
+    # Imported only where it is needed.
+    from precast.runtime.gpu.open import open_on_gpu
+
+    chosen, opened, entries = open_on_gpu(package, ordinal, wanted)
+    return Model(
+        _with_calls(package, entries),
+        State(opened),
+        verifier=lambda: verify_package(package, lambda: open_on_gpu(package, ordinal, wanted)[2]),
+        target=chosen.name,
+    )
+
+
+def _is_for_gpus_alone(package: Package, wanted: str | None) -> bool:
+    """Whether all code that may be chosen is for GPUs."""
+    names = [each.name for each in package.manifest.targets if wanted in (None, each.name)]
+    return bool(names) and all(name.startswith("cuda:") for name in names)
+
+
 def _open(package: Package, library: NativeLibrary, threads: int) -> OpenModel:
     try:
         return OpenModel(library, package.state(), threads=threads)
@@ -102,14 +129,14 @@ def _open(package: Package, library: NativeLibrary, threads: int) -> OpenModel:
 
 
 def _interpreted(package: Package) -> Model:
-    # Found by name: what interprets stands above the runtime, which must do without torch.
+    # Found by name: the interpreter is in a layer above the runtime, which must not import torch.
     try:
         interpreted = import_module("precast.packaging.interpreted")
     except ImportError as problem:
         raise ToolMissingError(
             "A model can be interpreted only where torch is installed.",
-            why=f"its native code was not allowed, and without it torch runs the program ({problem})",
-            fix="pip install precast[torch], or allow the native code if you trust the file's maker",
+            why="its native code is not allowed, so torch would have to run it",
+            fix="pip install 'precast[torch]', or allow the native code if you trust the file's maker",
         ) from problem
     entries, store = interpreted.interpreted_entries(package)
     fresh = interpreted.interpreted_entries
@@ -134,7 +161,7 @@ def _opened(source: Source, *, writable: bool, copy: bool) -> Package:
         return open_package(bytes(source), writable=writable)
     if not hasattr(source, "read"):
         raise InputTypeError(
-            f"load() was given a {type(source).__name__}.",
+            f"load() was given an object of type {type(source).__name__}.",
             why="a model is read from a path, from bytes, or from an open binary file",
             fix="Pass a path, or open(path, 'rb').",
         )
@@ -158,10 +185,24 @@ def _check_threads(threads: int | None) -> None:
         )
 
 
-def aot_load(path: str | os.PathLike[str], device: Any = "cpu") -> Model:
-    """Load what ``aot_compile`` wrote: a model that is called as the original was.
+def _ordinal(device: str | None) -> int | None:
+    """The number of the requested GPU; None for the CPU, or for whatever the file has."""
+    if device in (None, "cpu"):
+        return None
+    found = re.fullmatch(r"cuda(?::(\d{1,3}))?", str(device))
+    if found is None:
+        raise InputValueError(
+            f"{device!r} is not a device that models run on.",
+            why="packages hold code for processors and for GPUs of NVIDIA's",
+            fix="Pass 'cpu', 'cuda' or, for example, 'cuda:1'.",
+        )
+    return int(found[1] or 0)
 
-    A library is code, and loading it runs it: load only what you would run. Weights are mapped, not read.
+
+def aot_load(path: str | os.PathLike[str], device: Any = "cpu") -> Model:
+    """Load a library that ``aot_compile`` wrote: a model that is called as the original was.
+
+    Loading a library runs its code: load only libraries that you trust. Weights are memory-mapped.
     """
     _check_device(device)
     library = _loaded(Path(path))
@@ -170,6 +211,7 @@ def aot_load(path: str | os.PathLike[str], device: Any = "cpu") -> Model:
     if target is None:
         raise damaged(f"{os.fspath(path)} does not say which processors it is for", "it names no target")
     choose_target([target], processor_features())
+    preload(manifest.libraries)
     opened = OpenModel(library, {})
     flat = flat_entries(opened)
     if tuple(each.description for each in flat) != tuple(each.interface for each in manifest.entries):
@@ -192,7 +234,7 @@ def _check_device(device: Any) -> None:
             fix="Load it for 'cpu', and move tensors there.",
         )
     raise InputValueError(
-        f"{name!r} is no device that models run on.", why="models are compiled for 'cpu'", fix="Pass 'cpu'."
+        f"{name!r} is not a device that models run on.", why="models are compiled for 'cpu'", fix="Pass 'cpu'."
     )
 
 
@@ -203,7 +245,7 @@ def _loaded(path: Path) -> NativeLibrary:
         try:
             return load_library(path.resolve())
         except OSError as problem:
-            # Whoever loads a model loads what it needs first; which that is, the loader says.
+            # Libraries that a model needs are loaded before it; the loader's message names the missing one.
             missing = [name for name in KNOWN if name in str(problem)]
             if not missing:
                 raise
@@ -212,7 +254,7 @@ def _loaded(path: Path) -> NativeLibrary:
     except (OSError, AttributeError) as problem:
         raise ArtifactError(
             f"{path} cannot be loaded: {problem}",
-            why="it is no library of Precast's, or was made for another machine",
+            why="it is not a library of Precast's, or was made for another machine",
             fix="compile the model again with precast.aot_compile",
         ) from problem
 
@@ -222,7 +264,7 @@ def _manifest(library: NativeLibrary, path: str | os.PathLike[str]) -> Manifest:
     if not text:
         raise ArtifactError(
             f"{os.fspath(path)} does not say how it is called",
-            why="it is a library out of a package, and that is in the package",
+            why="it is a library from a package, which contains that",
             fix="load the package with precast.runtime.load",
         )
     return parse_manifest(text)

@@ -62,13 +62,13 @@ _SIGNATURES: Mapping[str, tuple[object, ...]] = {
     "precast_write_state": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),
 }  # fmt: skip
 
-# Code that was loaded stays, and is used again for the same bytes: it has no state of its own. Descriptors stay open,
-# since the loader knows libraries by path, and a path must not come to mean another.
+# Loaded code stays loaded, and is shared for equal bytes: it has no state of its own. Descriptors stay open, since
+# the loader identifies libraries by path, and a path must not be reused.
 _LOADED: dict[bytes, tuple[NativeLibrary, int]] = {}
 
 
 class NativeLibrary:
-    """A shared library that speaks our C interface. It stays loaded until the process ends."""
+    """A shared library with our C interface. It stays loaded until the process ends."""
 
     def __init__(self, handle: ctypes.CDLL):
         self.handle = handle
@@ -77,7 +77,7 @@ class NativeLibrary:
         self.version: int = handle.precast_abi_version()
         if self.version not in _READABLE_VERSIONS:
             raise ArtifactError(
-                f"the model speaks version {self.version} of the C interface, this runtime version {ABI_VERSION}",
+                f"the model uses version {self.version} of the C interface, this runtime version {ABI_VERSION}",
                 why="it was built by another version of Precast",
                 fix="package it again, or install the version it was built with",
             )
@@ -86,13 +86,13 @@ class NativeLibrary:
             function.argtypes, function.restype = list(arguments), ctypes.c_int32
 
     def manifest(self) -> str:
-        """How the entries are called, if that lies in the library; else nothing."""
+        """The calling conventions of the entries, if the library contains them; else empty."""
         text = ctypes.c_char_p()
         self.check(self.handle.precast_manifest_json(ctypes.byref(text)))
         return (text.value or b"").decode()
 
     def check(self, status: int) -> None:
-        """Raise what a status other than 0 stands for."""
+        """Raise the error of a status other than 0."""
         if status != 0:
             raise _failure(status, self.handle.precast_last_error().decode(errors="replace"))
 
@@ -113,7 +113,7 @@ def load_library(path: Path) -> NativeLibrary:
 
 
 def load_library_bytes(code: bytes, *, name: str) -> NativeLibrary:
-    """Load exactly these bytes: from memory that nobody can change between checking and loading."""
+    """Load exactly these bytes: from memory that cannot be changed between checking and loading."""
     digest = hashlib.sha256(code).digest()
     if digest in _LOADED:
         return _LOADED[digest][0]
@@ -137,7 +137,7 @@ def load_library_bytes(code: bytes, *, name: str) -> NativeLibrary:
 
 
 class _Teams:
-    """Whether this thread may have helpers: one that lived on in a forked child waits for its old ones forever."""
+    """Whether this thread may use a team: one that survives in a forked child would wait for its old team forever."""
 
     def __init__(self) -> None:
         self._may_exist = False
@@ -145,7 +145,7 @@ class _Teams:
         os.register_at_fork(after_in_child=self._lose)
 
     def size(self, threads: int) -> int:
-        """How many threads a model opened by this thread uses, if ``threads`` are wanted."""
+        """The number of threads for a model that this thread opens, if ``threads`` are wanted."""
         self._may_exist = True
         return min(threads, 1) if self._lost_by == get_ident() else threads
 
@@ -153,7 +153,7 @@ class _Teams:
         if self._may_exist:
             self._lost_by = get_ident()
             if (torch := sys.modules.get("torch")) is not None:
-                # Its operators may be steps of a model, and share the threads.
+                # Torch operators may be steps of a model, and share its threads.
                 torch.set_num_threads(1)
 
 
@@ -161,7 +161,7 @@ _teams = _Teams()
 
 
 class OpenModel:
-    """One opened model: its weights bound, ready to run."""
+    """One open model: its weights are bound, and it is ready to run."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class OpenModel:
             try:
                 fallback(entry, step, inputs[:input_count], outputs[:output_count], sizes[:size_count])
             except BaseException as problem:  # noqa: BLE001
-                # It must not cross C; `run` raises it on the other side.
+                # Exceptions must not propagate through C; `run` raises it on the other side.
                 self._failures[get_ident()] = problem
                 return 1
             return 0

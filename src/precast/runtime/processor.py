@@ -1,4 +1,4 @@
-"""Which native code of a file this processor can run."""
+"""Selects the native code of a file that this processor can run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from precast.errors import ArtifactError
 V3_FEATURES = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave")
 V4_FEATURES = (*V3_FEATURES, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 LEVELS = {"x86-64-v3": V3_FEATURES, "x86-64-v4": V4_FEATURES}
-"""The x86-64 levels beyond the first two, and the names that Linux has for what they ask for."""
+"""The x86-64 levels beyond the first two, and Linux's names of the features that they require."""
 
-# What compilers use on their own when told to compile for one processor, by Linux's names.
+# Features that compilers use by default when compiling for one processor, by Linux's names.
 _USED_BY_COMPILERS = (
     *V4_FEATURES, "sse4a", "lzcnt", "popcnt", "sse4_1", "sse4_2", "ssse3", "pni", "adx", "aes", "pclmulqdq", "vaes",
     "vpclmulqdq", "gfni", "sha_ni", "avx512ifma", "avx512vbmi", "avx512_vbmi2", "avx512_vnni", "avx512_bitalg",
@@ -26,7 +26,7 @@ _USED_BY_COMPILERS = (
 
 @cache
 def processor_features() -> frozenset[str]:
-    """What this processor and its operating system offer, by Linux's names; the architecture is among them."""
+    """The features of this processor and its operating system, by Linux's names; the architecture is among them."""
     facts = Path("/proc/cpuinfo")
     lines = facts.read_text().splitlines() if facts.exists() else []
     flags = next((line.partition(":")[2] for line in lines if line.startswith("flags")), "")
@@ -34,14 +34,14 @@ def processor_features() -> frozenset[str]:
 
 
 def features_of_this_machine() -> tuple[str, ...]:
-    """What code that was compiled for exactly this machine may use."""
+    """The features that code compiled for exactly this machine may use."""
     features = processor_features()
     return tuple(sorted({platform.machine(), *(each for each in _USED_BY_COMPILERS if each in features)}))
 
 
 def choose_target(targets: Sequence[Target], features: Collection[str], *, wanted: str | None = None) -> Target:
-    """The target that asks for most of what there is; refuses where none fits."""
-    candidates = [target for target in targets if wanted in (None, target.name)]
+    """The target with the most features that are available; refuses if none fits."""
+    candidates = [each for each in targets if wanted in (None, each.name) and not each.name.startswith("cuda:")]
     if not candidates:
         raise ArtifactError(
             f"the file has no code for the target {wanted!r}" if wanted else "the file has no native code",

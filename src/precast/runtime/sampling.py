@@ -1,4 +1,4 @@
-"""The next token, out of logits: the likeliest, or one drawn at random."""
+"""Selects the next token from logits: the likeliest, or one drawn at random."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from precast.runtime.tensors import Array
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is chosen. Without a temperature, the likeliest; else drawn, of all or of some.
+    """How the next token is chosen: the likeliest one, or sampled if there is a temperature.
 
-    ``top_k``: of so many likeliest. ``top_p``: of the fewest likeliest that together have this probability. ``seed``
-    repeats what was drawn.
+    ``top_k`` samples from the k likeliest tokens, ``top_p`` from the smallest set of likeliest tokens that reaches this
+    probability. ``seed`` makes sampling repeatable.
     """
 
     temperature: float = 0.0
@@ -55,6 +55,6 @@ def _drawn(logits: Array, sampling: Sampling, generator: np.random.Generator) ->
     powers = np.exp((logits[kept] - logits[kept[0]]).astype(np.float64))
     sums = np.cumsum(powers) / powers.sum()
     if sampling.top_p is not None:
-        # Up to the first with which the probability is reached.
+        # Up to the first token that reaches the probability.
         sums = sums[: int(np.searchsorted(sums, sampling.top_p)) + 1]
     return int(kept[min(int(np.searchsorted(sums, generator.random() * sums[-1], side="right")), sums.size - 1)])

@@ -17,7 +17,7 @@ from precast.runtime.tensors import Array, Tensor, as_in_memory, as_tensor, pack
 
 
 class StateStore(Protocol):
-    """What keeps a model's state: an opened library, or torch's tensors."""
+    """Where a model's state is stored: an open library, or torch's tensors."""
 
     def names(self) -> tuple[str, ...]: ...
 
@@ -27,9 +27,10 @@ class StateStore(Protocol):
 
 
 class State(MutableMapping[str, Any]):
-    """Named tensors. Reading gives a copy as a numpy array; writing takes any tensor of the same dtype and shape.
+    """Named tensors. Reading returns a copy as a numpy array; writing accepts any tensor of the same dtype and shape.
 
-    Numpy has no bfloat16: such a tensor is read as its bits, in ``uint16``, and written so or as ``ml_dtypes`` has it.
+    Numpy has no bfloat16: such tensors are read as bits in ``uint16``, and written as bits or as
+    ``ml_dtypes.bfloat16``.
     """
 
     def __init__(self, store: StateStore):
@@ -37,7 +38,9 @@ class State(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Array:
         if name not in self._store.names():
-            raise KeyError(name)
+            names = self._store.names()
+            few = [*names[:8], "…"] if len(names) > 8 else names
+            raise KeyError(f"the model has no state {name!r}; it has {', '.join(few) or 'none'}")
         return self._store.read(name).carrier
 
     def __setitem__(self, name: str, value: object) -> None:
@@ -56,23 +59,24 @@ class State(MutableMapping[str, Any]):
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all of it to a safetensors file, which appears complete or not at all."""
+        """Write all tensors to a safetensors file, atomically."""
         write_file(Path(path), weight_pieces(self.weights()))
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Take what ``save`` wrote; a file that does not fit changes nothing."""
+        """Read a file that ``save`` wrote; if it does not fit, nothing is changed."""
         try:
             found = read_weights(memoryview(Path(path).read_bytes()))
         except OSError as problem:
-            raise ArtifactError(f"{path} cannot be read", why=str(problem), fix="check the path") from problem
+            why = problem.strerror or str(problem)
+            raise ArtifactError(f"{path} cannot be read", why=why, fix="check the path") from problem
         self.take(found, os.fspath(path))
 
     def weights(self) -> dict[str, Weight]:
-        """Copies of all tensors, as their bits."""
+        """Return copies of all tensors as raw bits."""
         return {name: self._store.read(name) for name in self._store.names()}
 
     def take(self, found: Mapping[str, Weight], source: str) -> None:
-        """Write all tensors, out of a file called ``source``; if one does not fit, none is written."""
+        """Set all tensors; if one does not fit, none is changed. ``source`` names their file in errors."""
         for name in sorted({*self, *found}):
             self._check(name, found.get(name), source)
         for name, weight in found.items():
@@ -106,7 +110,7 @@ def _kind(weight: Weight) -> str:
 
 
 class NativeState:
-    """The state of an opened library."""
+    """The state of an open library."""
 
     def __init__(self, model: OpenModel):
         self._model = model

@@ -1,8 +1,8 @@
-"""Arrays of numpy, torch and others as the C structure that compiled code reads. Never imports torch.
+"""Arrays of numpy, torch and other libraries as the C structure that compiled code reads. Never imports torch.
 
-bfloat16 among numpy's arrays, which have no such type: those of ``ml_dtypes`` where it is installed, else bits.
+Numpy has no bfloat16: its arrays are those of ``ml_dtypes``, if it is installed, else bits.
 
-Bits are ``uint16``, a type that no program takes for itself. Whoever passes bits gets bits.
+Bits are ``uint16``, a type that no program uses otherwise. Callers who pass bits receive bits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Tensor(Protocol):
-    """Anything that hands over its memory by DLPack."""
+    """Anything that exports its memory by DLPack."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -51,6 +51,8 @@ class CTensor(ctypes.Structure):
     )
 
 
+CUDA = 2
+"""DLPack's number for GPUs of NVIDIA's."""
 _CODES = {each.name: (each.code, each.bits) for each in DTYPES.values()}
 _NAMES = {code: name for name, code in _CODES.items()}
 _dtype_and_shape = attrgetter("dtype", "shape")
@@ -58,7 +60,7 @@ _dtype_and_shape = attrgetter("dtype", "shape")
 
 @lru_cache(maxsize=256)
 def type_name(dtype: object) -> str:
-    """What numpy and torch both call a dtype of theirs: ``float32``."""
+    """The name of a dtype in both numpy and torch: ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -68,7 +70,7 @@ def short_name(code: int, bits: int) -> str:
 
 
 class Layout(NamedTuple):
-    """All of a tensor's description but its address: bytes of the structure, and the arrays they point to."""
+    """A tensor's descriptor without its address: bytes of the structure, and the arrays they point to."""
 
     description: bytes
     owners: tuple[object, ...]
@@ -84,7 +86,7 @@ class PackedTensors(NamedTuple):
 
 def pack_tensors(tensors: Sequence[Tensor | Weight]) -> PackedTensors:
     """Describe tensors' memory to compiled code."""
-    # Bytes put together by hand: filling ctypes structures field by field takes longer than a small kernel.
+    # Bytes are assembled directly: filling ctypes structures field by field takes longer than a small kernel.
     torch_tensor: Any = getattr(sys.modules.get("torch"), "Tensor", ())
     try:
         layouts = [
@@ -98,7 +100,7 @@ def pack_tensors(tensors: Sequence[Tensor | Weight]) -> PackedTensors:
 
 
 def pack_with_room(tensors: Sequence[Tensor | Weight]) -> tuple[PackedTensors, Sequence[Layout]]:
-    """Describe memory that has room for more than compiled code fills: what it filled, it writes into the layouts."""
+    """Describe memory with room for more than compiled code writes: it stores the written sizes in the layouts."""
     layouts, addresses = list[Layout](), list[int]()
     for tensor in tensors:
         each: Any = tensor
@@ -109,7 +111,7 @@ def pack_with_room(tensors: Sequence[Tensor | Weight]) -> tuple[PackedTensors, S
 
 
 def filled_part(tensor: Tensor | Weight, layout: Layout) -> Tensor | Weight:
-    """What was filled of a tensor that had room for more, in memory of its own."""
+    """The written part of a tensor with room for more, in memory of its own."""
     arrays: Any = layout.owners
     shape, strides = map(tuple, arrays)
     whole: Any = tensor
@@ -130,7 +132,7 @@ def _cut(array: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Arra
 
 
 class _Layouts:
-    """How several tensors lie in memory, as an array of `precast_tensor` that lacks their addresses."""
+    """The layouts of several tensors, as an array of `precast_tensor` without addresses."""
 
     def __init__(self, layouts: Sequence[Layout]):
         self._owners = layouts
@@ -145,13 +147,13 @@ class _Layouts:
 
 
 class RepeatedTensors:
-    """Tensors that one place in a program is given call after call; of torch's, those that lie as before are quick."""
+    """The tensors that one call site passes repeatedly; torch tensors with unchanged layouts are fast."""
 
     def __init__(self) -> None:
         self._known: tuple[list[Any], list[Any], _Layouts] | None = None
 
     def pack(self, tensors: Sequence[Tensor | Weight]) -> PackedTensors:
-        """What ``pack_tensors`` gives."""
+        """The result of ``pack_tensors``."""
         torch: Any = sys.modules.get("torch")
         if torch is None:
             return pack_tensors(tensors)
@@ -159,7 +161,7 @@ class RepeatedTensors:
         try:
             strides = list(map(kind.stride, tensors))
         except TypeError:
-            # Not all are torch's.
+            # Not all are torch tensors.
             return pack_tensors(tensors)
         kinds = list(map(_dtype_and_shape, tensors))
         known = self._known
@@ -170,7 +172,7 @@ class RepeatedTensors:
 
 
 class TorchResults:
-    """New tensors of torch for the results of one place in a program, which lie the same at every call."""
+    """New torch tensors for the results of one call site, which have the same layout at every call."""
 
     def __init__(self, layouts: Sequence[tuple[tuple[int, int], Sequence[int], Sequence[int]]]):
         torch: Any = sys.modules["torch"]
@@ -189,7 +191,7 @@ class TorchResults:
         self._layouts, self._address = _Layouts(described), torch.Tensor.data_ptr
 
     def make(self) -> tuple[list[Tensor], PackedTensors]:
-        """The tensors, with anything in them, and their description."""
+        """The tensors, with undefined content, and their description."""
         results = [make() for make in self._make]
         if self._has_large:
             make_ready(self._threads())
@@ -198,7 +200,7 @@ class TorchResults:
 
 @cache
 def _fields_of(count: int) -> Struct:
-    """Addresses, each followed by the rest of its tensor's description."""
+    """Addresses, each followed by the rest of its tensor's descriptor."""
     return Struct("=" + f"Q{ctypes.sizeof(CTensor) - 8}s" * count)
 
 
@@ -208,7 +210,7 @@ def _layout_of(tensor: Tensor | Weight) -> Layout:
 
 def _facts_of(tensor: Tensor | Weight) -> tuple[object, tuple[int, ...], tuple[int, ...]]:
     if isinstance(tensor, Weight):
-        # A weight says its own type: numpy has no bfloat16 to say it with.
+        # A weight states its own type, since numpy has no bfloat16.
         return DTYPES[tensor.dtype].name, tensor.carrier.shape, _strides(tensor.carrier)
     assert isinstance(tensor, np.ndarray), "`as_tensor` makes it one"
     return tensor.dtype, tensor.shape, _strides(tensor)
@@ -222,7 +224,7 @@ def _address(tensor: Tensor | Weight) -> int:
 
 
 def _in_whole_steps(tensor: Tensor | Weight) -> Tensor | Weight:
-    """The tensor, or a copy of one whose elements are not whole elements apart: a field of records, say."""
+    """The tensor, or a copy if its strides are not multiples of its element size, as in a field of records."""
     array = tensor.carrier if isinstance(tensor, Weight) else tensor
     assert isinstance(array, np.ndarray), "`as_tensor` makes it one"
     if _steps(array.strides, array.itemsize) is not None:
@@ -233,7 +235,7 @@ def _in_whole_steps(tensor: Tensor | Weight) -> Tensor | Weight:
 
 
 class _PartialStepsError(Exception):
-    """Elements are not whole elements apart."""
+    """Strides are not multiples of the element size."""
 
 
 def _strides(array: Array) -> tuple[int, ...]:
@@ -245,14 +247,14 @@ def _strides(array: Array) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def _steps(strides: tuple[int, ...], item_size: int) -> tuple[int, ...] | None:
-    """Strides in elements; None where they are no whole numbers of elements."""
+    """Strides in elements; None if they are not multiples of the element size."""
     is_whole = item_size > 0 and not any(stride % item_size for stride in strides)
     return tuple(stride // item_size for stride in strides) if is_whole else None
 
 
 @lru_cache(maxsize=4096)
 def _layout(dtype: object, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
-    """Kept from call to call: programs are called with few layouts."""
+    """Memoized: programs are called with few layouts."""
     name = type_name(dtype)
     if name not in _CODES:
         raise InputTypeError(
@@ -267,13 +269,33 @@ def _layout(dtype: object, shape: tuple[int, ...], strides: tuple[int, ...]) -> 
     return Layout(description, (sizes, steps))
 
 
+def is_on_gpu(value: object) -> bool:
+    """Whether a value is some library's array in the memory of an NVIDIA GPU."""
+    if isinstance(value, np.ndarray | int | float):
+        return False
+    if is_torch_tensor(value):
+        return bool(value.is_cuda)  # type: ignore[attr-defined]
+    ask = getattr(value, "__dlpack_device__", None)
+    return ask is not None and ask()[0] == CUDA
+
+
+def as_host_array(value: Any) -> Array:
+    """Any library's array in host memory, as a numpy array."""
+    if isinstance(value, np.ndarray):
+        return value
+    if is_torch_tensor(value):
+        made: Array = value.detach().cpu().numpy()
+        return made
+    return np.asarray(value.get() if hasattr(value, "get") else value)
+
+
 def is_torch_tensor(value: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def as_tensor(value: object, *, name: str) -> Tensor:
-    """A value that compiled code can read: tensors as they are, a whole number as a size; lists are refused."""
+    """A value that compiled code can read: tensors as they are, an integer as a size; lists are refused."""
     if isinstance(value, np.ndarray):
         return value
     if is_torch_tensor(value):
@@ -285,14 +307,14 @@ def as_tensor(value: object, *, name: str) -> Tensor:
     if hasattr(value, "__dlpack__"):
         return _shared(value, name)
     raise InputTypeError(
-        f"{name} is a {type(value).__name__}, not a tensor",
+        f"{name} is of type {type(value).__name__}, not a tensor",
         why="compiled code reads memory in place",
         fix="pass a numpy array, or anything else that has __dlpack__",
     )
 
 
 def _checked_torch(value: Any, name: str) -> Tensor:
-    """A tensor of torch's whose elements are in memory, as sizes and strides say."""
+    """A torch tensor whose elements are in memory, as sizes and strides say."""
     if value.is_nested or value.layout is not sys.modules["torch"].strided:
         raise InputTypeError(
             f"{name} is a tensor with the layout {'nested' if value.is_nested else value.layout}",
@@ -318,15 +340,15 @@ def _shared(value: Any, name: str) -> Array:
         return np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError, AttributeError) as problem:
         raise InputTypeError(
-            f"{name}, a {type(value).__name__}, does not hand over its memory",
+            f"{name}, a {type(value).__name__}, does not export its memory",
             why=str(problem),
             fix="pass a numpy array, or a tensor on the CPU of a dtype that numpy has",
         ) from problem
 
 
 def as_in_memory(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of one that torch negates or conjugates lazily: its memory holds other numbers than it."""
-    if isinstance(tensor, np.ndarray):
+    """The tensor, or a copy if torch negates or conjugates it lazily: its memory then holds other numbers."""
+    if not is_torch_tensor(tensor):
         return tensor
     lazy: Any = tensor
     return lazy.resolve_conj().resolve_neg() if lazy.is_neg() or lazy.is_conj() else tensor
@@ -350,7 +372,7 @@ def _allocate_for_torch(name: str, shape: tuple[int, ...], strides: tuple[int, .
     if block is None:
         made: Tensor = torch.empty_strided(shape, strides, dtype=dtype)
         return made
-    # Not a view of the tensor that wraps the block: autograd treats views otherwise.
+    # Not a view of the tensor that wraps the block: autograd treats views differently.
     filled: Tensor = torch.empty(0, dtype=dtype).set_(
         torch.frombuffer(block, dtype=torch.uint8).untyped_storage(), 0, shape, strides
     )
@@ -372,7 +394,7 @@ def _known_length(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
 
 def _length(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """From the first to the last element, in elements."""
+    """The number of elements from the first to the last."""
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if 0 not in shape else 0
 
 
@@ -390,12 +412,12 @@ def are_bits(values: Sequence[object]) -> bool:
 
 
 def with_bits(value: Any, dtype: str) -> Any:
-    """What is passed for a tensor of this type, in words that compiled code understands: only bfloat16 needs them."""
+    """The argument for a tensor of this type in the form that compiled code accepts: only bfloat16 is converted."""
     return Weight(dtype, value.view(_BITS)) if dtype == "bf16" and is_bfloat16(value) else value
 
 
 def without_bits(value: Any, *, as_bits: bool) -> Any:
-    """A result for the caller: bfloat16 as it was asked for, all else as it is."""
+    """A result for the caller: bfloat16 in the requested form, all else as it is."""
     if not isinstance(value, Weight):
         return value
     named = None if as_bits else _named()

@@ -1,4 +1,4 @@
-"""Text to tokens and back: by a ``tokenizer.json``, or byte by byte."""
+"""Converts text to tokens and back: by a ``tokenizer.json``, or byte by byte."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from precast.errors import ArtifactError, ToolMissingError
 
 
 class Tokenizer(Protocol):
-    """What reads and writes a model's tokens."""
+    """Encodes and decodes a model's tokens."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -17,7 +17,7 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """A token for each byte of the text in UTF-8."""
+    """One token for each byte of the text in UTF-8."""
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
@@ -27,7 +27,7 @@ class ByteTokenizer:
 
 
 class FileTokenizer:
-    """As a ``tokenizer.json`` says, which the package ``tokenizers`` reads."""
+    """The tokenizer of a ``tokenizer.json``, which the package ``tokenizers`` reads."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
@@ -36,17 +36,18 @@ class FileTokenizer:
             raise ToolMissingError(
                 "tokenizer.json cannot be read here.",
                 why="the package tokenizers is not installed",
-                fix="pip install precast[generate]",
+                fix="pip install 'precast[generate]'",
             ) from problem
         library: Any = tokenizers
         try:
             with open(path, encoding="utf-8") as file:
                 self._tokenizer = library.Tokenizer.from_str(file.read())
         except OSError as problem:
-            raise ArtifactError(f"{path} cannot be read.", why=str(problem), fix="Check the path.") from problem
+            why = problem.strerror or str(problem)
+            raise ArtifactError(f"{path} cannot be read.", why=why, fix="Check the path.") from problem
         except Exception as problem:
             raise ArtifactError(
-                f"{path} is no tokenizer.", why=str(problem), fix="Pass the tokenizer.json of the model."
+                f"{path} is not a tokenizer.", why=str(problem), fix="Pass the tokenizer.json of the model."
             ) from problem
 
     def encode(self, text: str) -> list[int]:
@@ -57,7 +58,7 @@ class FileTokenizer:
 
 
 class Streaming:
-    """A text that grows by tokens: what is new of it, as soon as its characters are whole."""
+    """Decodes a growing sequence of tokens: returns new text as soon as its characters are complete."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -65,7 +66,7 @@ class Streaming:
         self._told = 0
 
     def add(self, token: int) -> str:
-        """What this token adds; nothing while a character is not complete."""
+        """The text that this token adds; empty while a character is incomplete."""
         self._tokens.append(token)
         text = self._tokenizer.decode(self._tokens)
         if text.endswith("\ufffd"):
@@ -73,7 +74,7 @@ class Streaming:
         return self._new(text)
 
     def rest(self) -> str:
-        """What was held back."""
+        """The text of incomplete characters."""
         return self._new(self._tokenizer.decode(self._tokens))
 
     def _new(self, text: str) -> str:

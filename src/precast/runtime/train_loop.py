@@ -1,4 +1,4 @@
-"""Trains a saved step without torch: batches, checkpoints that are whole at every moment, a log, a stop in between."""
+"""Trains a saved step without torch: batches, checkpoints that are complete at every moment, a log, interruption."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from precast.artifact.archive import write_file
+from precast.artifact.archive import check_folder, write_file
 from precast.artifact.weights import Weight, read_weights, weight_pieces
 from precast.errors import ArtifactError, InputValueError, TrainingError
-from precast.runtime.batches import Batch
-from precast.runtime.model import Model
+from precast.runtime.batches import Batch, check_finite
+from precast.runtime.call import checked_leaves
+from precast.runtime.model import Model, ModelEntry
 
 TRAIN = "train_step"
 CHECKPOINT = "checkpoint.safetensors"
@@ -31,7 +32,7 @@ _RATE = re.compile(r"optimizer\.groups\.\d+\.lr")
 
 @dataclass(frozen=True)
 class Progress:
-    """One step that was made: its number from 1 on, its loss, and how long it took."""
+    """One completed step: its number from 1 on, its loss, and its duration."""
 
     step: int
     loss: float
@@ -40,7 +41,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Trained:
-    """How training ended: the steps of this run, and whether it was stopped."""
+    """How training ended: the steps of this run, and whether it was interrupted."""
 
     history: tuple[Progress, ...]
     was_stopped: bool
@@ -58,13 +59,17 @@ def train(
     learning_rate: float | None = None,
     on_step: Callable[[Progress], None] = lambda progress: None,
 ) -> Trained:
-    """Make steps until there were ``steps`` of them, counting those before a ``resume``; batches begin anew at the end.
+    """Train until ``steps`` steps have been made in total, including those before a ``resume``.
 
-    ``batches`` may be any iterable; each is passed to the entry ``train_step``. What was trained is in ``model.state``,
-    and in ``checkpoint``, a folder, after every ``checkpoint_every`` steps, at the end, and when the user stops it.
-    ``log`` gets one line of JSON for each step. ``learning_rate`` is that of all groups from now on.
+    ``batches`` may be any iterable, and is repeated as needed; each batch is passed to the entry ``train_step``. The
+    result is in ``model.state``. It is also written to the folder ``checkpoint`` after every ``checkpoint_every``
+    steps, at the end, and on Ctrl-C. ``log`` receives one line of JSON per step. ``learning_rate`` sets the rate of all
+    groups.
     """
     _check(model, steps, checkpoint, resume)
+    if checkpoint is not None:
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        check_folder(checkpoint / CHECKPOINT)
     done = load_checkpoint(model, checkpoint) if resume and checkpoint is not None else 0
     for name in model.state if learning_rate is not None else ():
         if _RATE.fullmatch(name):
@@ -88,7 +93,7 @@ def train(
 
 
 def save_checkpoint(model: Model, folder: Path, step: int) -> Path:
-    """Write the state and the number of steps as one file, which replaces the last one when it is complete."""
+    """Write the state and the number of steps as one file, which replaces the last one once it is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CHECKPOINT
     write_file(path, weight_pieces({**model.state.weights(), _STEP: Weight("i64", np.array(step, np.int64))}))
@@ -96,41 +101,45 @@ def save_checkpoint(model: Model, folder: Path, step: int) -> Path:
 
 
 def load_checkpoint(model: Model, folder: Path) -> int:
-    """Take the state of a checkpoint; gives after how many steps it was saved."""
+    """Load the state of a checkpoint; returns the number of steps after which it was saved."""
     path = folder / CHECKPOINT
     try:
         found = read_weights(memoryview(path.read_bytes()))
     except OSError as problem:
-        raise ArtifactError(f"{path} cannot be read", why=str(problem), fix="train without --resume first") from problem
+        why = problem.strerror or str(problem)
+        raise ArtifactError(f"{path} cannot be read", why=why, fix="train without --resume first") from problem
     step = found.pop(_STEP, None)
-    if step is None or step.dtype != "i64" or step.carrier.shape != ():
-        raise ArtifactError(f"{path} is no checkpoint", why="it does not say its step", fix="name another folder")
+    if step is None or step.dtype != "i64" or step.carrier.shape != () or step.carrier < 0:
+        raise ArtifactError(f"{path} is not a checkpoint", why="it does not say its step", fix="name another folder")
     model.state.take(found, str(path))
     return int(step.carrier)
 
 
 def _make_step(model: Model, batch: Any, number: int) -> Progress:
     started = time.perf_counter()
-    if isinstance(batch, Batch):
-        batch.check_numbers()
+    entry = model[TRAIN]
+    is_named = isinstance(batch, Batch)
+    name, arguments = (batch.name, batch.arguments) if is_named else (f"the batch of step {number}", (batch,))
     try:
-        result = model[TRAIN](*batch.arguments) if isinstance(batch, Batch) else model[TRAIN](batch)
+        if isinstance(entry, ModelEntry):
+            leaves, _ = checked_leaves(entry.call, arguments, {}, on_gpu=entry.runnable.on_gpu)
+            check_finite(batch.arrays.items() if is_named else leaves)
+        result = entry(*arguments)
     except InputValueError as problem:
-        name = batch.name if isinstance(batch, Batch) else f"the batch of step {number}"
         raise InputValueError(f"{name}: {problem.what}", why=problem.why, fix=problem.fix) from problem
     loss = float(np.asarray(result[0] if isinstance(result, tuple | list) else result))
     if not math.isfinite(loss) and "optimizer.skipped" not in model.state:
         raise TrainingError(
             f"The loss is {loss} after step {number}.",
-            why="the training has diverged; the parameters are of no use any more",
-            fix="Go on from the last checkpoint with a smaller learning rate, or save the step with "
+            why="the training has diverged; the parameters are unusable",
+            fix="Continue from the last checkpoint with a smaller learning rate, or save the step with "
             "grad_clip= or skip_nonfinite=True.",
         )
     return Progress(number, loss, time.perf_counter() - started)
 
 
 def _repeated(batches: Iterable[Any], skipped: int) -> Iterator[Any]:
-    """The batches again and again, from the one after ``skipped``; an iterator that can be read once ends."""
+    """The batches repeatedly, from the one after ``skipped``; an iterator that can be read only once ends."""
     if isinstance(batches, Sequence):
         return (batches[number % len(batches)] for number in _counting(skipped))
     if iter(batches) is batches:
@@ -145,7 +154,7 @@ def _counting(first: int) -> Iterator[int]:
 
 
 class _Log:
-    """One line for each step; of a file that is there already, the lines up to ``keeps`` stay."""
+    """One line for each step; of an existing file, the lines up to ``keeps`` are kept."""
 
     def __init__(self, path: Path | None, *, keeps: int) -> None:
         self._path, self._keeps = path, keeps
@@ -174,7 +183,7 @@ def _line(progress: Progress) -> str:
 
 
 def _logged(path: Path, keeps: int) -> list[str]:
-    """The lines of whole steps before; a last line that was cut is dropped."""
+    """The earlier lines of complete steps; a truncated last line is dropped."""
     if not keeps or not path.exists():
         return []
     with path.open() as file:
@@ -183,7 +192,7 @@ def _logged(path: Path, keeps: int) -> list[str]:
 
 @contextmanager
 def _stop_asked() -> Iterator[Callable[[], bool]]:
-    """Tells whether the user pressed Ctrl-C; the second time it means what it always means."""
+    """Yields a function that says whether the user pressed Ctrl-C; a second Ctrl-C has its usual effect."""
     asked = False
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -194,7 +203,7 @@ def _stop_asked() -> Iterator[Callable[[], bool]]:
     try:
         before = signal.signal(signal.SIGINT, ask)
     except ValueError:
-        # Only the main thread may be asked.
+        # Signal handlers can be set in the main thread only.
         yield lambda: False
         return
     try:

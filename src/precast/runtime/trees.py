@@ -1,7 +1,7 @@
-"""Calls taken apart into leaves and results put together, by the trees of a file; torch's classes only where they are.
+"""Flattens calls and unflattens results by the trees of a file; torch's classes are used only where torch is loaded.
 
-A class that this process has registered with torch's pytree is made again, and so is an object (a cache, a dataclass)
-whose class is loaded; any other comes back as a ``Record``.
+A class that is registered with torch's pytree in this process is restored, and so is an object (a cache, a dataclass)
+whose class is loaded; any other is returned as a ``Record``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from precast.artifact.trees import (
 
 
 class Record:
-    """What a class held, where the class itself is not at hand: by field, by key, or by position.
+    """The content of an object whose class is not available here; access it by field, key or position.
 
     >>> output = Record("models:Output", ("logits", "loss"), (1, 2))
     >>> output.logits, output["loss"], output[0]
@@ -67,11 +67,11 @@ class Record:
 
 
 class TreeMismatchError(Exception):
-    """A value has another structure than the tree."""
+    """A value's structure differs from the tree."""
 
 
 def flatten(tree: Tree, value: Any, path: str) -> list[tuple[str, Any]]:
-    """The leaves of a value, each with its path; ``TreeMismatchError`` where it is no such tree."""
+    """The leaves of a value, each with its path; ``TreeMismatchError`` if its structure differs."""
     if tree.is_leaf:
         return [(path, value)]
     found = _children(tree, value)
@@ -100,7 +100,7 @@ def unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
 
 
 def tree_text(tree: Tree) -> str:
-    """A tree as people write it: ``(*, {'mask': *})``."""
+    """The usual notation of a tree: ``(*, {'mask': *})``."""
     if tree.is_leaf:
         return "*"
     name = (tree.class_name or str(tree.kind)).rpartition(":")[2]
@@ -108,7 +108,7 @@ def tree_text(tree: Tree) -> str:
 
 
 def value_text(value: Any, depth: int = 0) -> str:
-    """The structure of a call that was given, with ``*`` for whatever is no plain container."""
+    """The structure of the arguments of a call, with ``*`` for anything but plain containers."""
     kind = next((kind for kind in (list, tuple, dict) if isinstance(value, kind)), None)
     if kind is None or hasattr(value, "_fields") or depth >= 20:
         return "*"
@@ -117,7 +117,7 @@ def value_text(value: Any, depth: int = 0) -> str:
 
 
 def _children(tree: Tree, value: Any) -> list[tuple[str, Any]] | None:
-    """The steps to the children and the children, in the tree's order; None if the value is something else."""
+    """The path steps and the children, in the tree's order; None if the value does not match."""
     if tree.kind in SEQUENCES:
         if _is_plain(value, SEQUENCES[tree.kind]):
             return [(f"[{position}]", item) for position, item in enumerate(value)]
@@ -134,7 +134,7 @@ def _children(tree: Tree, value: Any) -> list[tuple[str, Any]] | None:
 
 
 def _attributes(tree: Tree, value: Any) -> list[tuple[str, Any]] | None:
-    """What an object of the tree's class holds, or a mapping or record in its place."""
+    """The attributes of an object of the tree's class, or of a mapping or record in its place."""
     if isinstance(value, Record) or (isinstance(value, Mapping) and class_name(type(value)) != tree.class_name):
         found = {key: value[key] for key in value.keys()}  # noqa: SIM118 - a record iterates over its values
     elif class_name(type(value)) == tree.class_name:
@@ -147,12 +147,12 @@ def _attributes(tree: Tree, value: Any) -> list[tuple[str, Any]] | None:
 
 
 def _counted(number: Any) -> Any:
-    """A number that a cache counts up, as programs take it."""
+    """A number that a cache counts up, in the form that programs take."""
     return np.empty((number, 0), np.float32) if type(number) is int and number >= 0 else number
 
 
 def _object(tree: Tree, children: list[Any]) -> Any:
-    """An object of the class, made without its constructor, if the class is loaded; else a record."""
+    """An object of the class, created without its constructor, if the class is loaded; else a record."""
     assert tree.class_name is not None, "checked when it was read"
     values = [
         each.shape[0] if key in COUNTERS and tuple(getattr(each, "shape", ()))[1:] == (0,) else each
@@ -165,13 +165,13 @@ def _object(tree: Tree, children: list[Any]) -> Any:
     named = tree.context if isinstance(tree.context, dict) else {}
     held = {key: found for key, name in named.items() if is_container_class(found := find_class(str(name)))}
     for key, value in {**held, **dict(zip(tree.keys, values, strict=True))}.items():
-        # Frozen ones as well.
+        # Works for frozen objects too.
         object.__setattr__(made, key, _of_torch(value) if isinstance(value, Named) else value)
     return made
 
 
 def _of_torch(value: Named) -> Any:
-    """Torch's own dtype or device, where torch is loaded."""
+    """Torch's own dtype or device, if torch is loaded."""
     torch: Any = sys.modules.get("torch")
     if torch is None or value.kind not in ("dtype", "device"):
         return value
@@ -179,7 +179,7 @@ def _of_torch(value: Named) -> Any:
 
 
 def _is_plain(value: Any, kind: type) -> bool:
-    """Whether a value is such a container, or what fx makes of it."""
+    """Whether a value is such a container, or fx's variant of it."""
     return type(value) is kind or (type(value).__name__ == f"immutable_{kind.__name__}" and isinstance(value, kind))
 
 
@@ -203,7 +203,7 @@ def _instance(tree: Tree, children: list[Any]) -> Any:
 
 
 def _context(value: Any) -> Any:
-    """What a class keeps besides its children: classes among it are named, and so are torch's own values."""
+    """The context of a class: classes and torch's own values in it are replaced by their names."""
     match value:
         case {"__class__": str(name)}:
             found = registered_class(name)
@@ -232,5 +232,5 @@ def _named_tuple(tree: Tree) -> Any:
 
 
 def _record(tree: Tree, *children: Any) -> Record:
-    """What stands for a named tuple whose fields no class made here could have."""
+    """Represents a named tuple whose fields are not valid for a generated class."""
     return Record(tree.class_name or "", tree.keys, children)

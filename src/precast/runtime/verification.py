@@ -1,4 +1,4 @@
-"""A model's samples run here and compared with what they must give."""
+"""Runs a model's samples here and compares them with their expected results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from precast.runtime.tensors import Array
 
 
 class SampleCheck(NamedTuple):
-    """One output of one sample: by how much it differs from what was expected, and by how much it may."""
+    """The check of one output of one sample: its deviation from the expected result, and the tolerance."""
 
     entry: str
     sample: int
@@ -31,7 +31,7 @@ class SampleCheck(NamedTuple):
 
 
 class SampleRunnable(Protocol):
-    """An entry that takes and gives tensors as their bits."""
+    """An entry that takes and returns tensors as their bits."""
 
     def run_bits(self, tensors: Sequence[Weight]) -> tuple[Weight, ...]: ...
 
@@ -90,7 +90,7 @@ def _stored(name: str, stored: Mapping[str, Weight]) -> Weight:
 
 
 def largest_error(result: Weight, expected: Weight) -> float:
-    """The largest difference of two tensors; infinite where one is no such tensor, or only one is not a number."""
+    """The largest difference of two tensors; infinite if dtypes or shapes differ, or only one is NaN."""
     if result.dtype != expected.dtype or result.carrier.shape != expected.carrier.shape:
         return float("inf")
     ours, theirs = (_numbers(each) for each in (result, expected))
@@ -103,7 +103,7 @@ def largest_error(result: Weight, expected: Weight) -> float:
 
 
 def _numbers(weight: Weight) -> Array:
-    """A tensor in double precision; integers beyond it are compared as what they round to."""
+    """A tensor in double precision; larger integers are rounded to it."""
     carrier: Any = weight.carrier
     if weight.dtype == "bf16":
         carrier = (carrier.astype(np.uint32) << 16).view(np.float32)

@@ -1,4 +1,4 @@
-"""The ground under the stages: fake tensors, symbolic sizes, and recording what a callable does as a graph.
+"""Tracing: fake tensors, symbolic sizes, and recording a callable as a graph.
 
-Every stage that makes a graph makes it by running something once on fake tensors; this package is that one way.
+Every stage that makes a graph makes it by running something once on fake tensors, with this package.
 """

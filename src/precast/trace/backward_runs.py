@@ -1,15 +1,13 @@
-"""Backwards that a program runs itself: what they leave of autograd's graph.
+"""Backwards that a program runs itself: which autograd graphs they free, and which inputs' ``.grad`` they use.
 
 Before: ``loss = f(x); loss.backward(); return loss``
-After:  ``loss`` is returned as a value of which no gradient can be taken, for a ``spent`` one to be made of it outside
+After:  ``loss`` is returned detached; outside of the graph, a result with a freed autograd graph is made of it
 
-In eager the graph behind such a tensor is there but freed, and a second backward is an error. A graph of ours would
-compute that gradient anyway, or fail to.
+In eager the graph of such a tensor has been freed, and a second backward is an error. The compiled graph would compute
+that gradient anyway, or fail.
 
-Finds the inputs of a program whose ``.grad`` it uses.
-
-Inputs stand for the caller's tensors while a program is traced. They are leaves of autograd's graph as those are, so
-that a backward inside of the program adds to their ``.grad`` as it would to the caller's.
+While a program is traced, its inputs stand for the caller's tensors. They are leaves like those, so a backward inside
+the program accumulates into their ``.grad`` as it would into the caller's.
 """
 
 import threading
@@ -28,7 +26,7 @@ from precast.trace.provenance import innermost_users_line
 
 
 class BackwardRuns:
-    """The nodes of autograd's graph that backwards have freed, and whether one was run, and added to ``.grad``."""
+    """The autograd nodes that backwards have freed, and whether a backward has run, and accumulated into ``.grad``."""
 
     def __init__(self) -> None:
         self._freed: set[Node] = set()
@@ -36,7 +34,7 @@ class BackwardRuns:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """While active, backwards that are run on this thread are noted."""
+        """While active, record the backwards that run on this thread."""
         thread = threading.get_ident()
         run: Callable[..., Any] = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
@@ -57,7 +55,7 @@ class BackwardRuns:
     def has_spent(self, tensor: Any, changed: Sequence[torch.Tensor]) -> bool:
         """Whether a backward of ``tensor`` would fail in eager.
 
-        That is so if its graph was freed, or if an optimizer has ``changed`` leaves of it since.
+        It would if its graph was freed, or if its leaves are among ``changed``, by an optimizer for example.
         """
         if not isinstance(tensor, torch.Tensor) or tensor.grad_fn is None or not (self._freed or self.accumulates):
             return False
@@ -67,7 +65,7 @@ class BackwardRuns:
 
 
 def noting_backwards(function: Callable[..., Any], backwards: BackwardRuns) -> Callable[..., Any]:
-    """``function``, which notes the backwards that it runs."""
+    """``function``, with its backwards recorded."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with backwards.noted():
@@ -77,7 +75,7 @@ def noting_backwards(function: Callable[..., Any], backwards: BackwardRuns) -> C
 
 
 def _executed(outputs: Any, inputs: Any) -> set[Node]:
-    """The nodes that a backward runs, and so frees; those that add to ``.grad`` are there to stay."""
+    """The nodes that a backward runs, and so frees, except those that accumulate into ``.grad``."""
     ends = [_node(output) for output in ([outputs] if isinstance(outputs, torch.Tensor) else outputs)]
     nodes = _reachable([end for end in ends if end is not None])
     if inputs:
@@ -90,7 +88,7 @@ def _node(value: Any) -> Node | None:
 
 
 def _reachable(nodes: Sequence[Node]) -> list[Node]:
-    """All nodes behind these, those that are nearer first."""
+    """All nodes reachable from these."""
     found = dict.fromkeys(nodes)
     waiting = list(found)
     while waiting:
@@ -102,7 +100,7 @@ def _reachable(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _leading_to(nodes: Sequence[Node], inputs: Sequence[Any]) -> list[Node]:
-    """The nodes from which one of the inputs is reached."""
+    """The nodes from which one of the inputs is reachable."""
     targets = {_node(each) for each in inputs} - {None}
     leaves = {id(each) for each in inputs if isinstance(each, torch.Tensor) and each.grad_fn is None}
     leading = {node for node in nodes if node in targets or id(getattr(node, "variable", None)) in leaves}
@@ -117,15 +115,15 @@ _METHOD = type(_ATTRIBUTE.__get__)
 
 
 def is_gradient_access(function: Any) -> bool:
-    """Whether a torch function is the reading, writing or deleting of ``.grad``."""
+    """Whether a torch function reads, writes or deletes ``.grad``."""
     return type(function) is _METHOD and function in _ACCESSORS
 
 
 class GradientSearch:
     """Finds the inputs whose ``.grad`` a run uses.
 
-    ``known`` are the caller's tensors that were found by an earlier run: a backward adds to what is there, which only
-    shows afterwards.
+    ``known`` are the caller's tensors that an earlier run found: a backward accumulates into an existing gradient, so
+    its use is found only after the gradient was needed.
     """
 
     def __init__(self, known: Sequence[torch.Tensor] = ()) -> None:
@@ -135,17 +133,17 @@ class GradientSearch:
         self.found: dict[int, torch.Tensor] = {id(tensor): tensor for tensor in known}
         self.lines: list[str] = []
         self.is_late = False
-        """Whether a gradient came before its input was known to have one already."""
+        """Whether a backward wrote a gradient before its tensor was known to have one: another run is needed."""
 
     def meet(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
-        """Note which input stands for one of the caller's tensors."""
+        """Record which input stands for one of the caller's tensors."""
         self._tensors[id(stand_in)] = tensor
         self._inputs[id(stand_in)] = stand_in
         if id(tensor) in self._known:
             self._give(tensor, stand_in)
 
     def touch(self, stand_in: Any) -> None:
-        """An input's ``.grad`` is about to be used."""
+        """Record that an input's ``.grad`` is about to be used."""
         tensor = self._tensors.get(id(stand_in))
         if tensor is None or id(tensor) in self.found:
             return
@@ -165,7 +163,7 @@ class GradientSearch:
             self.is_late = True
 
     def finish(self, *, runs_backward: bool) -> None:
-        """Note the inputs that a backward gave gradients to and nothing else asked for."""
+        """Record the inputs that got gradients from a backward."""
         for stand_in in self._inputs.values():
             if stand_in.is_leaf and stand_in.grad is not None:
                 self.touch(stand_in)
@@ -186,13 +184,13 @@ class GradientSearch:
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
     with warnings.catch_warnings():
-        # Torch warns of results of something, which seldom have one.
+        # Torch warns about tensors that are not leaves.
         warnings.simplefilter("ignore")
         return tensor.grad
 
 
 def gradient_inputs(found: Sequence[torch.Tensor], inputs: Sequence[Any]) -> GradientInputs:
-    """The owners among a call's inputs, which are the caller's tensors."""
+    """The gradient inputs of a call: the positions of the found tensors among its inputs."""
     positions: dict[int, list[int]] = {}
     for position, value in enumerate(inputs):
         positions.setdefault(id(value), []).append(position)

@@ -1,4 +1,4 @@
-"""What a functional graph returns for one run of a function: updated inputs, then outputs, then intermediate bases."""
+"""The results of a functional graph for one run of a function: updated inputs, outputs, intermediate bases."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,16 +13,16 @@ from precast.trace.record import FlatFunction
 
 
 def boundary_outputs(inputs: Sequence[Any], outputs: Sequence[Any], facts: BoundaryFacts) -> list[Any]:
-    """All values that leave the graph, given the inputs and outputs of a run, in the order of ``BoundaryFacts``."""
+    """All values that the graph returns, given the inputs and outputs of a run, in the order of ``BoundaryFacts``."""
     updated = [inputs[number] for number in facts.updated]
-    # Before the analysis has ended, nobody knows.
+    # The values are unknown while the analysis itself runs.
     values = facts.values[len(updated) : len(updated) + len(outputs)] or [None] * len(outputs)
-    own = [_lying_like(output, value, fact) for output, fact, value in zip(outputs, facts.outputs, values, strict=True)]
+    own = [_laid_like(output, value, fact) for output, fact, value in zip(outputs, facts.outputs, values, strict=True)]
     return [*updated, *own, *_intermediate_bases(outputs, facts.outputs)]
 
 
 def returning_boundary(function: FlatFunction, facts: BoundaryFacts) -> FlatFunction:
-    """``function``, returning everything that leaves the graph instead of its outputs alone."""
+    """``function``, returning everything that the graph returns, instead of only its outputs."""
 
     def run(*inputs: Any) -> list[Any]:
         return boundary_outputs(inputs, function(*inputs), facts)
@@ -30,8 +30,8 @@ def returning_boundary(function: FlatFunction, facts: BoundaryFacts) -> FlatFunc
     return run
 
 
-def _lying_like(output: Any, value: Any, facts: OutputFacts) -> Any:
-    """A tensor of its own memory, in the order that it has where operators are not decomposed: that is eager's."""
+def _laid_like(output: Any, value: Any, facts: OutputFacts) -> Any:
+    """A fresh output in the memory order of ``value``, which was computed without decompositions, as in eager."""
     if facts.relation is not Relation.FRESH or type(value) is not FakeTensor or not _is_plain(output):
         return output
     order = _memory_order(value)
@@ -46,17 +46,18 @@ def _is_plain(output: Any) -> bool:
 
 
 def _memory_order(tensor: torch.Tensor) -> list[int]:
-    """Dimensions from outermost to innermost; of size 1, where they are among their neighbours."""
+    """Dimensions from outermost to innermost; those of size 1 keep their position."""
     kept = [dim for dim in range(tensor.ndim) if size_hint(tensor.shape[dim]) != 1]
     places = iter(sorted(kept, key=lambda dim: -size_hint(tensor.stride()[dim])))
     return [next(places) if dim in kept else dim for dim in range(tensor.ndim)]
 
 
 def _intermediate_bases(outputs: Sequence[Any], facts: Sequence[OutputFacts]) -> list[torch.Tensor]:
-    """The tensors that outputs are views of and that are no outputs themselves, each once, in order."""
+    """The tensors that outputs are views of and that are not outputs themselves, each once, in order."""
     found: dict[int, torch.Tensor] = {}
     for output, fact in zip(outputs, facts, strict=True):
-        if fact.relation is Relation.VIEW_OF_BASE:
+        # A detached alias does not know the base; another output does.
+        if fact.relation is Relation.VIEW_OF_BASE and fact.replay is not None and not fact.replay.is_detached:
             assert fact.base is not None, "a view of a base names it"
             found.setdefault(fact.base, output._base)
     return [found[number] for number in sorted(found)]

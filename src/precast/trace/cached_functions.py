@@ -1,12 +1,12 @@
-"""Functions under ``functools.lru_cache`` that a program calls: what they cached in a trace is of no use outside of it.
+"""Clears what functions under ``functools.lru_cache`` cached during a trace: it must not be used outside of it.
 
 Before: a helper's cache holds the fake tensor, or the symbol, that it returned while the program was traced
-After:  the cache is empty; the next trace, and eager, compute the value for themselves
+After:  the cache is empty; the next trace, and eager, compute the value anew
 """
 
 import functools
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -14,14 +14,14 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from precast.trace.executed_code import code_being_noted, is_machinery, is_trusted
 
-# Runs for gradients of gradients come when nobody notes code any more.
+# Kept for runs for second-order gradients, which come when executed code is no longer watched.
 _known: "WeakSet[functools._lru_cache_wrapper[Any]]" = WeakSet()
 _misses: "WeakKeyDictionary[functools._lru_cache_wrapper[Any], int]" = WeakKeyDictionary()
-"""How often the functions that a program can reach had computed something before it ran."""
+"""The numbers of cache misses, before the program ran, of the functions that it can reach."""
 
 
 def note_cached_functions(reachable: Iterable[Any]) -> None:
-    """Look at the cached functions of the user's among what a program can reach, before it runs."""
+    """Record the state of the user's cached functions that a program can reach, before it runs."""
     for each in reachable:
         if isinstance(each, functools._lru_cache_wrapper) and not _is_library(getattr(each, "__module__", None)):
             _misses.setdefault(each, each.cache_info().misses)
@@ -29,9 +29,9 @@ def note_cached_functions(reachable: Iterable[Any]) -> None:
 
 @contextmanager
 def forgotten_results() -> Iterator[None]:
-    """While active, a trace runs; afterwards the caches that it has put something into are empty."""
+    """Run a trace inside; afterwards, the caches that it added to are cleared."""
     if code_being_noted() is None:
-        # Nobody tells which globals the program reads.
+        # It is unknown which globals the program reads.
         note_cached_functions(_held_by_users_modules())
     try:
         yield
@@ -48,11 +48,18 @@ def _is_library(name: str | None) -> bool:
 
 def _held_by_users_modules() -> Iterator[Any]:
     modules = [each for name, each in list(sys.modules.items()) if not _is_library(name)]
-    for variables in [vars(module) for module in modules if isinstance(module, ModuleType)]:
-        yield from _values_of(variables)
-        for kind in [value for value in list(variables.values()) if isinstance(value, type)]:
-            yield from _values_of(vars(kind))
+    for module in modules:
+        held = list(vars(module).values()) if isinstance(module, ModuleType) else ()
+        yield from _cached(held)
+        for kind in [value for value in held if isinstance(value, type)]:
+            yield from _cached(list(vars(kind).values()))
 
 
-def _values_of(held: Mapping[str, Any]) -> list[Any]:
-    return [value.__func__ if isinstance(value, staticmethod | classmethod) else value for value in list(held.values())]
+def _cached(values: Iterable[Any]) -> Iterator[Any]:
+    """The cached functions among many values. Written for speed: there may be hundreds of thousands."""
+    for value in values:
+        kind = type(value)
+        if kind is functools._lru_cache_wrapper:
+            yield value
+        elif kind is staticmethod or kind is classmethod:
+            yield value.__func__

@@ -1,8 +1,8 @@
-"""Real tensors that a program meets on its way: parameters, buffers, closure variables, globals.
+"""Real tensors that a traced program uses: parameters, buffers, closure variables, globals.
 
-While tracing, each is exchanged for a stand-in at the moment it enters a torch function, before autograd sees it, so
-gradients and in-place updates reach the stand-in exactly as they would reach the tensor itself. The user's modules and
-variables are never touched.
+While tracing, each is replaced by a stand-in when it enters a torch function, before autograd sees it, so gradients and
+in-place updates reach the stand-in exactly as they would reach the tensor itself. The user's modules and variables are
+never modified.
 """
 
 import threading
@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from precast._torch_compat import exchanged_operands_of_transforms
 from precast.errors import CaptureError
 from precast.trace.backward_runs import GradientSearch, is_gradient_access
+from precast.trace.constant_arguments import ConstantArguments
 from precast.trace.control_flow import call_control_flow, is_control_flow, without_bytecode_compiler
 from precast.trace.decisions import asks_for_truth, compares, decide, decide_comparison, is_trying
 from precast.trace.eager.functions import (
@@ -42,6 +43,7 @@ from precast.trace.eager.replaced_functions import replacement_of
 from precast.trace.eager.symbolic_numbers import call_with_symbols, is_of_symbols
 from precast.trace.executed_code import is_trusted
 from precast.trace.provenance import innermost_users_line
+from precast.trace.script_modules import script_modules_over
 from precast.trace.storages import guarded_storage, is_storage_access, is_storage_resize, resize_storage
 from precast.trace.texts import Printed, refuse_texts, refused_texts
 
@@ -58,7 +60,7 @@ def is_real_tensor(value: object) -> bool:
 
 
 class CapturedTensors:
-    """Which stand-in stands for which real tensor, by identity; grows when ``make_stand_in`` is given."""
+    """The stand-in of each real tensor, by identity; with ``make_stand_in``, new ones are added on demand."""
 
     def __init__(
         self,
@@ -66,38 +68,48 @@ class CapturedTensors:
         make_stand_in: Callable[[torch.Tensor], torch.Tensor] | None = None,
         gradients: GradientSearch | None = None,
     ) -> None:
+        self.constants = ConstantArguments()
+        """The values that the program computes from constant arguments."""
         self._stand_ins = dict(stand_ins)
         self._make_stand_in = make_stand_in
         self._gradients = gradients
         self.discovered: list[torch.Tensor] = []
         self.printed: list[Printed] | None = None
-        """What the program prints, where somebody will show it."""
+        """What the program prints, if the compiled program will print it."""
         self.applies_transforms = False
         """Whether the program applies transforms of ``torch.func``."""
         self.runs_own_backwards = False
+        """Whether the program defines a backward of its own, which may use real tensors, too."""
         self.attributes_written_in_backward: set[str] = set()
+        """The attributes of ``ctx`` that such a backward assigned."""
         self.data_taken: list[tuple[torch.Tensor, int]] = []
-        """Whether the program has a backward of its own, which may meet tensors, too."""
+        """The results of ``.data``, each with its version at the time."""
         self.written_in_backward: set[int] = set()
-        """The memory that such a backward wrote into, of what the forward has left for it."""
+        """The storages, of tensors saved by the forward, that such a backward wrote into."""
 
     @property
     def stand_ins(self) -> list[torch.Tensor]:
         return list(self._stand_ins.values())
 
     def substitute(self, value: Any) -> Any:
-        """``value`` with every real tensor in it exchanged; the same object where there was none."""
+        """``value`` with every real tensor in it replaced; the same object if there is none."""
         if isinstance(value, torch.Tensor):
-            # Of a program whose state is fake, that is exchanged all the same.
+            # A program's state may itself be fake: it has stand-ins all the same.
             is_traced = type(value) in _TRACED_TYPES
             return self._stand_ins.get(id(value), value) if is_traced else self._stand_in(value)
         if type(value) in (tuple, list, immutable_list):
             items = [self.substitute(item) for item in value]
             return type(value)(items) if any(map(_is_other, items, value)) else value
+        if type(value) is slice:
+            return slice(*map(self.substitute, (value.start, value.stop, value.step)))
         if type(value) in (dict, immutable_dict):
             entries = {key: self.substitute(item) for key, item in value.items()}
             return entries if any(map(_is_other, entries.values(), value.values())) else value
         return value
+
+    def returned(self, output: Any) -> Any:
+        """What the program returns for an output."""
+        return self.constants.returned(output, self.substitute(output))
 
     def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
         known = self._stand_ins.get(id(tensor))
@@ -105,14 +117,14 @@ class CapturedTensors:
             return tensor if known is None else known
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             raise CaptureError(
-                "The program applies a transform of torch.func to a tensor that is no argument of it.",
+                "The program applies a transform of torch.func to a tensor that is not one of its arguments.",
                 at=innermost_users_line(),
                 why="the transform has wrapped the tensor before anything stands for it in the graph",
                 fix="Pass the tensor as an argument, or use torch.autograd.grad.",
             )
-        # Kept alive, so that its id stays its own.
+        # Kept alive, so that its id is not reused.
         self.discovered.append(tensor)
-        # Whoever copies a tensor looks at all of it, which is no doing of the program's.
+        # Making the stand-in calls torch functions that the program did not call.
         with torch._C.DisableTorchFunction():
             self._stand_ins[id(tensor)] = made = self._make_stand_in(tensor)
         if self._gradients is not None:
@@ -120,13 +132,19 @@ class CapturedTensors:
         return made
 
     def exchange_for_transform(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What a transform of ``torch.func`` is to wrap in place of a tensor that it is given."""
+        """The tensor that a transform of ``torch.func`` wraps instead of ``tensor``."""
         self.applies_transforms = True
+        self.note_own_run()
         exchanged: torch.Tensor = self.substitute(tensor)
         return exchanged
 
+    def note_own_run(self) -> None:
+        """Note that the program does something that needs a discovery run before it is recorded."""
+        if isinstance(self._gradients, _NoGradients):
+            raise UnknownStateError
+
     def note_gradient(self, tensor: Any) -> None:
-        """``tensor.grad`` is about to be used."""
+        """Note that ``tensor.grad`` is about to be used."""
         if self._gradients is not None:
             self._gradients.touch(tensor)
 
@@ -139,9 +157,28 @@ class CapturedTensors:
             exchanged_operands_of_transforms(self.exchange_for_transform),
             idle_conversions(is_real_tensor, self.substitute),
             refused_texts(self.printed),
+            script_modules_over(self.substitute),
             _SubstitutionMode(self),
         ):
             yield
+
+
+class UnknownStateError(BaseException):
+    """The program uses a tensor or a gradient without a stand-in. A BaseException, so that programs do not catch it."""
+
+
+def meeting_nothing(stand_ins: Mapping[int, torch.Tensor]) -> CapturedTensors:
+    """For a program that is expected to use no tensors beyond its known state."""
+    return CapturedTensors(stand_ins, _unknown, _NoGradients())
+
+
+def _unknown(tensor: torch.Tensor) -> torch.Tensor:
+    raise UnknownStateError
+
+
+class _NoGradients(GradientSearch):
+    def touch(self, stand_in: Any) -> None:
+        raise UnknownStateError
 
 
 class _SubstitutionMode(TorchFunctionMode):
@@ -152,6 +189,10 @@ class _SubstitutionMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not is_trying():
             refuse_texts(func)
+        if self._captured.constants.holds(func, args, kwargs or {}):
+            is_constant, result = self._captured.constants.computed(func, args, kwargs or {})
+            if is_constant:
+                return result
         args = self._captured.substitute(args)
         kwargs = self._captured.substitute(kwargs) if kwargs else {}
         if asks_for_truth(func, args):
@@ -177,7 +218,7 @@ class _SubstitutionMode(TorchFunctionMode):
         if is_gradient_access(func):
             self._captured.note_gradient(args[0])
         if is_data_access(func):
-            # Writes into it do not show in the version of the tensor whose data it is.
+            # Writes into it do not bump the version of the original tensor.
             self._captured.data_taken.append((data := func(*args, **kwargs), data._version))
             return data
         if is_storage_resize(func):
@@ -189,9 +230,9 @@ class _SubstitutionMode(TorchFunctionMode):
 
 @contextmanager
 def _substitution_in_autograd_functions(captured: CapturedTensors) -> Iterator[None]:
-    """``torch.autograd.Function.apply`` is no torch function: its arguments are exchanged by a patch.
+    """Substitute the arguments of ``torch.autograd.Function.apply`` by a patch: it is not a torch function.
 
-    So are the tensors that its backward meets, when it runs later.
+    Tensors that its backward uses later are substituted, too.
     """
     thread = threading.get_ident()
     original = torch.autograd.Function.__dict__["apply"]
@@ -202,8 +243,9 @@ def _substitution_in_autograd_functions(captured: CapturedTensors) -> Iterator[N
             args, kwargs = captured.substitute(args), captured.substitute(kwargs)
             if not is_trusted(cls.__module__):
                 captured.runs_own_backwards = True
+                captured.note_own_run()
                 cls = exchanging[cls] = exchanging.get(cls) or _with_exchanging_backward(cls, captured)
-        # Torch has written it in Python and in C.
+        # Bound through the descriptor protocol, since torch may define it in Python or in C.
         return original.__get__(None, cls)(*args, **kwargs)
 
     with patch.object(torch.autograd.Function, "apply", classmethod(apply)):
@@ -232,7 +274,7 @@ def _with_exchanging_backward(kind: Any, captured: CapturedTensors) -> Any:
 
 
 def _copies(ctx: Any) -> dict[str, Any]:
-    """What a context holds, and what is in containers among that."""
+    """The attributes of a context, with containers copied."""
     held = vars(ctx).items()
     return {name: list(value) if isinstance(value, _CONTAINERS) else value for name, value in held}
 
@@ -241,7 +283,7 @@ _CONTAINERS = (list, dict, set, deque)
 
 
 def _written(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
-    """The attributes of a context that have another value now; to let go of one is no other value."""
+    """The attributes of a context whose values have changed, other than to None."""
     for name, value in now.items():
         old = before.get(name, before)
         is_copied = type(value) is type(old) is list
@@ -251,7 +293,7 @@ def _written(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """What two tensors have in common if they lie in the same memory."""
+    """A key of the tensor's storage: equal for two tensors that share it."""
     key: int = tensor.untyped_storage()._cdata
     return key
 

@@ -1,9 +1,9 @@
-"""Regions of ``torch.utils.checkpoint`` as tags on nodes, for the partitioner to honour.
+"""Regions of ``torch.utils.checkpoint`` as tags on nodes, which the partitioner honours.
 
-Before: eager runs the region, drops its activations, and runs it again in the backward
-After:  the region is traced once, each of its nodes tagged ``recompute``; what is run again is the partitioner's choice
+Before: eager runs the region, drops its activations, and reruns it in the backward
+After:  the region is traced once, each of its nodes tagged ``recompute``; the partitioner decides what is recomputed
 
-Tracing eager's second run would draw random numbers anew; recomputing tagged nodes replays them.
+Tracing eager's second run would draw new random numbers; recomputing tagged nodes replays them.
 """
 
 import itertools
@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 from unittest.mock import patch
 
+import torch
 import torch.utils.checkpoint as torch_checkpoint
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -37,14 +38,14 @@ def tagged_checkpoints() -> Iterator[None]:
 
 
 def tag_checkpointed(node: fx.Node) -> None:
-    """Write on a new node which region it belongs to, and what that region wants done with it."""
+    """Tag a new node with its region and the region's policy for it."""
     region = _region.get()
     if region is not None:
         set_checkpoint_tag(node, *region)
 
 
 def _region_generator(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
-    """Stands in for torch's generator: it is advanced once before and once after the function runs."""
+    """Replaces torch's generator, which is advanced once before and once after the function runs."""
     context_fn = checkpoint_context(args, kwargs)
     forward_context = context_fn()[0] if context_fn is not None else None
     policy = getattr(forward_context, "policy_fn", None)
@@ -58,7 +59,9 @@ def _region_generator(function: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 
 def _run_reentrant(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
-    with _in_region():
+    """Eager runs the region with grad mode off: its results require grad only if an argument does."""
+    requires_grad = any(isinstance(each, torch.Tensor) and each.requires_grad for each in args)
+    with _in_region(), torch.set_grad_enabled(torch.is_grad_enabled() and requires_grad):
         return function(*args)
 
 
@@ -73,7 +76,7 @@ def _in_region(policy: CheckpointPolicy = CheckpointPolicy.PREFER_RECOMPUTE) -> 
 
 
 class _SelectivePolicy(TorchDispatchMode):
-    """Asks the user's policy about every op of a region, and tags what the op records accordingly."""
+    """Calls the user's policy for every op of a region, and tags the recorded nodes accordingly."""
 
     def __init__(self, policy: Callable[..., CheckpointPolicy | bool], number: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

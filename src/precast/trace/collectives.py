@@ -1,4 +1,4 @@
-"""Collectives of ``torch.distributed`` that write into tensors, recorded in their functional form, by group name.
+"""Records in-place collectives of ``torch.distributed`` in their functional form, by group name.
 
 Before: ``dist.all_reduce(y, group=group)``
 After:  ``r = _c10d_functional.all_reduce(y, 'sum', '0'); w = wait_tensor(r); y.copy_(w)``
@@ -18,11 +18,11 @@ from torch.utils import _pytree as pytree
 from precast.errors import CaptureError
 
 Collective = Callable[..., None]
-"""Takes the group and then what the group's own method takes."""
+"""Takes the group, then the arguments of the group's own method."""
 
 
 class FinishedWork:
-    """Stands for a collective that is recorded: who waits for it waits for nothing."""
+    """The work object of a recorded collective, which is always complete."""
 
     def wait(self, timeout: Any = None) -> bool:
         return True
@@ -36,7 +36,7 @@ class FinishedWork:
 
 @contextmanager
 def functional_collectives() -> Iterator[None]:
-    """While active, collectives of fake tensors, called on this thread, are recorded in their functional form."""
+    """While active, collectives on fake tensors, called on this thread, are recorded in their functional form."""
     if not dist.is_available() or not dist.is_initialized():
         yield
         return
@@ -61,7 +61,7 @@ def _recorded(name: str, collective: Collective | None, thread: int) -> Callable
                 why="it has no functional form that could be recorded",
                 fix="Use all_reduce, all_gather, reduce_scatter, all_to_all or broadcast, or call it outside.",
             )
-        # In eager, autograd does not see that a collective writes.
+        # In eager, autograd does not see a collective's writes.
         with torch.no_grad():
             collective(group, *args, **kwargs)
         return FinishedWork()
@@ -126,7 +126,7 @@ def _broadcast(group: Any, tensors: Sequence[torch.Tensor], opts: Any) -> None:
 
 
 def _nothing(group: Any, *_: Any, **__: Any) -> None:
-    """A barrier: the collectives of a graph order themselves."""
+    """A barrier, which is not needed: the collectives of a graph are ordered."""
 
 
 def _operation(opts: Any) -> str:
@@ -135,7 +135,7 @@ def _operation(opts: Any) -> str:
 
 
 def _functional() -> Any:
-    # Imported when needed: it takes a while, and few programs are distributed.
+    # Imported here: it takes long to load, and few programs are distributed.
     from torch.distributed import _functional_collectives
 
     return _functional_collectives

@@ -1,9 +1,9 @@
-"""Control-flow operators whose branches are Python functions, made ready for the tracer.
+"""Prepares control-flow operators with Python functions as branches for the tracer.
 
-Before: ``torch.cond(p, lambda x: x + w, lambda x: {"y": x}["y"], (x,))``, where ``w`` is a tensor of the surroundings.
-After:  ``cond(p, true_graph, false_graph, (x, w))``: what branches close over is given to them, trees are flat.
+Before: ``torch.cond(p, lambda x: x + w, lambda x: {"y": x}["y"], (x,))``, where ``w`` is a captured tensor.
+After:  ``cond(p, true_graph, false_graph, (x, w))``: captured tensors are lifted to operands, pytrees are flattened.
 
-Torch leaves this to its bytecode compiler, and calls that by itself unless it believes to run inside it.
+Torch leaves this to its bytecode compiler (Dynamo), and calls it unless it believes to be running inside it.
 """
 
 import sys
@@ -29,19 +29,19 @@ from precast._torch_compat import example_sizes
 from precast.errors import CaptureError
 from precast.trace.provenance import innermost_users_line
 
-# Not by an attribute: the package has an operator of the same name.
+# Not imported as an attribute: the package has an operator of the same name.
 compile_regions = import_module("torch._higher_order_ops.invoke_subgraph")
 
 Surroundings = Callable[[], AbstractContextManager[None]]
-"""Makes a context in which tensors of the user's state are known to the tracer."""
+"""Makes a context in which tensors of the user's state are replaced by their stand-ins."""
 
 
 @dataclass(frozen=True)
 class _Form:
-    """Where an operator takes its branches, their operands, and further tensors for them.
+    """The positions of an operator's branches, their operands, and further operands.
 
-    Branches get the operands and then the further tensors. Of ``sliced`` operands they get one row. Results of
-    ``with_tree`` branches are any tree.
+    Branches get the operands and then the further ones. Of ``sliced`` operands they get one row. ``with_tree`` branches
+    may return any pytree.
     """
 
     branches: tuple[int, ...]
@@ -64,7 +64,7 @@ _OTHER = object()
 
 
 def is_control_flow(function: object, args: Sequence[Any]) -> bool:
-    """Whether this is a call of a control-flow operator with branches that are not graphs yet."""
+    """Whether this is a call of a control-flow operator whose branches are not graphs yet."""
     if not isinstance(function, torch._ops.HigherOrderOperator) or function._name not in FORMS:
         return False
     branches = [args[number] for number in FORMS[function._name].branches if number < len(args)]
@@ -72,11 +72,11 @@ def is_control_flow(function: object, args: Sequence[Any]) -> bool:
 
 
 def call_control_flow(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], surroundings: Surroundings) -> Any:
-    """Call the operator with flat operands, and give its branches all tensors that they close over."""
+    """Call the operator with flat operands, and with all tensors that its branches capture as further operands."""
     form = FORMS[operator._name]
     arguments = [*args, *kwargs.values()]
     if isinstance(operator, CondOp) and isinstance(arguments[0], bool):
-        # Decided already: by a size that is a number, say.
+        # The predicate is constant, for example a comparison of static sizes.
         warnings.warn(
             "Pred is a Python constant: one branch of torch.cond is captured, the other is not part of the program. "
             "A boolean tensor, or a condition on a dynamic size, keeps both.",
@@ -88,9 +88,11 @@ def call_control_flow(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]
     given = arguments[form.further]
     example = [*_examples(arguments, form), *given]
     branches = {number: _Branch(arguments[number], surroundings) for number in form.branches}
-    # Before any of them ran: a number that one read out of a tensor is known to the next.
+    # Created before any branch runs: symbols that one branch creates count as known for the next.
     notes = [_FreeValues(example) for _ in branches]
     noted = [branch.noted(note, example) for branch, note in zip(branches.values(), notes, strict=True)]
+    if any(each.has_written() for each in noted):
+        raise writes_outside(operator, innermost_users_line())
     free = list({id(tensor): tensor for each in noted for tensor in each.free}.values())
     sizes = list({symbol: size for each in noted for symbol, size in each.free_sizes.items()}.values())
     for number, branch in branches.items():
@@ -110,38 +112,49 @@ def call_control_flow(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]
     return returning[-1].with_constants(results)
 
 
+def writes_outside(operator: torch._ops.HigherOrderOperator, line: str | None) -> CaptureError:
+    """What is told of a branch with side effects."""
+    return CaptureError(
+        f"A branch of {operator._name.removesuffix('_impl')} writes into a tensor from outside of it.",
+        at=line,
+        why="which of the branches run, and how often, is known when the program runs: they are graphs without side "
+        "effects",
+        fix="Return the new value from the branch, and write it after the call.",
+    )
+
+
 def _examples(arguments: Sequence[Any], form: _Form) -> list[Any]:
     with disable_proxy_modes_tracing():
         return [value[0] if number in form.sliced else value for number in form.operands for value in arguments[number]]
 
 
 class _Branch:
-    """One branch: a Python function of flat operands. ``out_tree`` is known once it ran."""
+    """One branch: a Python function of flat operands. ``out_tree`` is known once it has run."""
 
     def __init__(self, function: Callable[..., Any], surroundings: Surroundings) -> None:
         self._function = function
         self._surroundings = surroundings
         self.out_tree: pytree.TreeSpec | None = None
         self.constants: dict[int, Any] = {}
-        """What it returns beside tensors and sizes, by its number."""
+        """Its results that are neither tensors nor sizes, by number."""
 
     def with_constants(self, results: Sequence[Any]) -> Any:
-        """What it returns, where ``results`` are the others."""
+        """Its full results; ``results`` are those that are not constants."""
         assert self.out_tree is not None, "it has run"
         others = iter(results)
         leaves = (self.constants.get(number, _OTHER) for number in range(self.out_tree.num_leaves))
         return pytree.tree_unflatten([next(others) if each is _OTHER else each for each in leaves], self.out_tree)
 
     def noted(self, noting: "_FreeValues", example: Sequence[Any]) -> "_FreeValues":
-        """Run once, unrecorded, and note the tensors and sizes that come from outside."""
+        """Run once, unrecorded, and record the tensors and sizes that come from outside."""
         with disable_proxy_modes_tracing(), torch.no_grad(), _unrecorded(example), noting, self._surroundings():
             noting.note(self._function(*example))
         return noting
 
     def lifted(self, free: Sequence[torch.Tensor], sizes: int, *, flat: bool) -> Callable[..., Any]:
-        """A function that takes the free tensors as its last arguments, and gives flat results if asked to.
+        """A function that takes the free tensors as its last arguments, and returns flat results if ``flat``.
 
-        As many ``sizes`` follow: that they are inputs is enough for the tracer to know their symbols.
+        ``sizes`` more arguments follow: as inputs, they make their symbols known to the tracer.
         """
 
         def run(*args: Any) -> Any:
@@ -151,6 +164,7 @@ class _Branch:
             with exchange, self._surroundings():
                 result = self._function(*given)
             leaves, tree = pytree.tree_flatten(exchange.exchanged(result))
+            leaves = _each_of_its_own(leaves, (*given, *further))
             if not flat:
                 return pytree.tree_unflatten(leaves, tree)
             self.out_tree = tree
@@ -160,24 +174,42 @@ class _Branch:
         return run
 
 
+def _each_of_its_own(results: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+    """The results of a branch; those over memory of its inputs, or of others, are copied: they are values."""
+    seen = {each.untyped_storage()._cdata for each in inputs if _has_storage(each)}
+    own = []
+    for result in results:
+        if _has_storage(result):
+            storage = result.untyped_storage()._cdata
+            result = result.clone() if storage in seen else result
+            seen.add(storage)
+        own.append(result)
+    return own
+
+
+def _has_storage(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
 def _is_computed(leaf: Any) -> bool:
-    """Whether a branch may return another value than the others: tensors, sizes, and whole numbers as sizes are."""
+    """Whether branches may differ in this result: tensors, sizes, and ints, which are treated as sizes."""
     return isinstance(leaf, _COMPUTED) or type(leaf) is int
 
 
 def _unrecorded(example: Sequence[Any]) -> AbstractContextManager[None]:
-    """Symbols for values that only running gives, made meanwhile, are nobody's."""
+    """While active, new unbacked symbols are dropped."""
     mode = detect_fake_mode(list(example))
     return nullcontext() if mode is None or mode.shape_env is None else mode.shape_env.ignore_fresh_unbacked_symbols()
 
 
 class _FreeValues(TorchFunctionMode):
-    """Notes tensors that were neither given nor made since, and the symbols of sizes that are those of no tensor."""
+    """Records free tensors, neither given nor computed inside, and free symbols of sizes, which no known tensor has."""
 
     def __init__(self, known: Sequence[Any]) -> None:
         super().__init__()
-        # Kept alive, so that ids stay their own.
+        # Kept alive, so that ids are not reused.
         self._known = {id(value): value for value in known if isinstance(value, torch.Tensor)}
+        self._versions = [(value, _version_of(value)) for value in self._known.values()]
         self.free: list[torch.Tensor] = []
         self.free_sizes: dict[sympy.Symbol, torch.SymInt] = {}
         self._symbols = {symbol for value in known for symbol in _symbols_of(value)}
@@ -189,6 +221,7 @@ class _FreeValues(TorchFunctionMode):
         for leaf in pytree.tree_leaves(values):
             if isinstance(leaf, torch.Tensor) and id(leaf) not in self._known:
                 self._known[id(leaf)] = leaf
+                self._versions.append((leaf, _version_of(leaf)))
                 self.free.append(leaf)
                 self._symbols |= _symbols_of(leaf)
             elif isinstance(leaf, slice):
@@ -196,15 +229,19 @@ class _FreeValues(TorchFunctionMode):
             elif isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
                 for symbol in leaf.node.expr.free_symbols & self._made_before - self._symbols:
                     if leaf.node.expr == symbol and isinstance(leaf, torch.SymInt):
-                        # The object itself is known to the tracer, wherever it came from.
+                        # The tracer knows the object itself.
                         self.free_sizes[symbol] = leaf
                     self.free_sizes.setdefault(symbol, self._size(symbol))
+
+    def has_written(self) -> bool:
+        """Whether a tensor that came from outside was written since it was seen first, itself or through a view."""
+        return any(_version_of(tensor) != version for tensor, version in self._versions)
 
     def _size(self, symbol: sympy.Symbol) -> torch.SymInt:
         assert self._shape_env is not None, "symbols are made by shape environments"
         hint = example_sizes(self._shape_env).get(symbol)
         size = self._shape_env.create_symintnode(symbol, hint=None if hint is None else int(hint))
-        assert isinstance(size, torch.SymInt), "a symbol is no number"
+        assert isinstance(size, torch.SymInt), "a symbol is not a number"
         return size
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -214,15 +251,20 @@ class _FreeValues(TorchFunctionMode):
         return result
 
 
+def _version_of(tensor: torch.Tensor) -> int:
+    """How often its memory was written; tensors of the inference mode do not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 def _symbols_of(value: Any) -> set[sympy.Symbol]:
-    """The symbols that a tracer knows once it has this input: those that are a size, or the number, by themselves."""
+    """The symbols that an input makes known to a tracer: those that by themselves are a size, or the number."""
     sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
     found = [size.node.expr for size in sizes if isinstance(size, torch.SymInt)]
     return {expression for expression in found if isinstance(expression, sympy.Symbol)}
 
 
 class _Exchange(TorchFunctionMode):
-    """Gives torch functions other tensors in place of some, by identity."""
+    """Replaces tensors in the arguments of torch functions, by identity."""
 
     def __init__(self, tensors: dict[int, torch.Tensor]) -> None:
         super().__init__()
@@ -238,7 +280,7 @@ class _Exchange(TorchFunctionMode):
 
 @contextmanager
 def without_bytecode_compiler() -> Iterator[None]:
-    """While active, control-flow functions called on this thread hand their operators over to us at once."""
+    """While active, control-flow functions called on this thread call their operators directly, without Dynamo."""
     thread = threading.get_ident()
     original = torch.compiler.is_dynamo_compiling
 
@@ -250,14 +292,14 @@ def without_bytecode_compiler() -> Iterator[None]:
     call: Callable[..., Any] = CondOp.__call__
 
     def call_flat(operator: CondOp, predicate: Any, true_function: Any, false_function: Any, operands: Any) -> Any:
-        """``torch.cond`` takes trees of operands, its operator does not."""
+        """Flatten the operands: ``torch.cond`` takes pytrees, its operator does not."""
         flat, tree = pytree.tree_flatten(tuple(operands))
         if len(flat) == len(operands) and all(map(is_, flat, operands)):
             return call(operator, predicate, true_function, false_function, operands)
         return call(operator, predicate, _on_tree(true_function, tree), _on_tree(false_function, tree), tuple(flat))
 
     def call_region(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A region that is to be compiled once is a part of the program like any other."""
+        """Inline a region that is marked to be compiled once."""
         return function(*args, **kwargs)
 
     flat_cond = patch.object(CondOp, "__call__", call_flat)

@@ -1,14 +1,14 @@
-"""Choices that a program makes in Python by the values of tensors, settled where only one way can be gone.
+"""Resolves Python branches on data-dependent values, if only one branch can be taken.
 
 Before: ``if not (scale > 0).all(): raise ValueError("scale must be positive")``
-After:  ``_assert_async((scale > 0).all(), "the program raises ValueError: scale must be positive")``, and it goes on
+After:  ``_assert_async((scale > 0).all(), "the program raises ValueError: scale must be positive")``, then the rest
 
 Before: ``y = f(x, mask) if mask.any() else f(x)``, in a program that may fork
 After:  ``cond(mask.any(), the program with the one, the program with the other)``
 
-Both ways are tried on fake tensors, each to the next choice or to the end. One that raises an error of the program's
-own does what eager would: the graph checks that it is not gone, and a call in which that fails runs the program itself
-where it can, or raises that error. Where both go on, the program forks, or is refused.
+Both branches are tried on fake tensors, each up to the next branch or to the end. If one raises an error of the
+program's own, the other is taken and the graph checks the condition: a call in which the check fails runs the program
+in Python if it can, or raises that error. If neither raises, the program forks, or is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from precast.trace.raising_checks import check_message
 
 MOST_CHOICES = 64
 MOST_FORKS = 3
-"""How many choices one run of the program may fork at."""
+"""At how many branches one run of the program may fork."""
 _ASKING = frozenset({Tensor.is_nonzero, torch.is_nonzero})
 _CLOSE = frozenset({torch.allclose, Tensor.allclose})
 _COMPARING = _CLOSE | {torch.equal, Tensor.equal}
@@ -46,7 +46,7 @@ Asked = Tensor | torch.SymBool
 
 
 class Place(NamedTuple):
-    """An instruction of the program; ``validates`` that of torch by which a distribution checks what it is given."""
+    """An instruction of the program; ``validates``: it is torch's check of a distribution's arguments."""
 
     code: CodeType
     instruction: int
@@ -54,7 +54,7 @@ class Place(NamedTuple):
 
 
 class UndecidedError(BaseException):
-    """The program asks for the truth of a value, and nobody has chosen yet. No program catches it."""
+    """The program reaches an undecided branch. A BaseException, so that programs do not catch it."""
 
     def __init__(self, decisions: Decisions, value: Asked, place: Place | None) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class UndecidedError(BaseException):
 
 @dataclass(frozen=True)
 class Choice:
-    """What a value is taken for. With a message, the graph checks it; without, whoever runs the program has."""
+    """The truth value that a condition is assumed to have. With a message, the graph checks it; in a fork it holds."""
 
     value: bool
     message: str | None = None
@@ -71,10 +71,10 @@ class Choice:
 
 @dataclass
 class Decisions:
-    """The choices of one program in the order of its run; then, where both ways go on, those of two programs.
+    """The choices of one program in the order of its run; after a fork, those of the two programs.
 
-    ``attempt`` is what the next choice is taken for to see where it leads, ``has_one_way`` whether the program is known
-    to go on if it is taken for the other.
+    ``attempt`` is the truth value being tried for the next branch; ``has_one_way``: the program is known to continue
+    with the other value.
     """
 
     forks_left: int = 0
@@ -85,10 +85,10 @@ class Decisions:
     is_given_up: bool = False
     place: Place | None = None
     refusals: dict[Place, Choice] = field(default_factory=dict)
-    """Of instructions that were settled before, how: what ended in an error is tried first."""
+    """The earlier choices at the same instructions: the value that raised is tried first."""
 
     def run(self, program: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The program along these choices; raises where it comes to one more."""
+        """Run the program with these choices; raises UndecidedError at the next branch."""
         try:
             with _followed(self):
                 return program(*args, **kwargs)
@@ -100,26 +100,26 @@ class Decisions:
         return torch.cond(condition, lambda: yes.run(program, args, kwargs), lambda: no.run(program, args, kwargs), ())
 
     def trying(self) -> Decisions | None:
-        """Those of which a choice is an attempt now: these, or those of a program that these fork to."""
+        """The decisions with an attempt under way: these, or those of a forked program."""
         if self.attempt is not None:
             return self
         return next((found for each in self.fork or () if (found := each.trying()) is not None), None)
 
     def goes_on(self, place: Place | None = None) -> None:
-        """The program came to an end, or to one choice more, which is at ``place``."""
+        """Record that the program reached its end, or another branch, at ``place``."""
         if self.attempt is not None:
             self._know(None)
         elif len(self.settled) == MOST_CHOICES:
             self.is_given_up = True
         elif place is not None and place.validates:
-            # Whatever does not hold there ends in an error.
+            # A constraint that does not hold always raises.
             self.settled.append(Choice(True, check_message(ValueError("a value does not satisfy its constraint"))))
         else:
             before = self.refusals.get(place) if place is not None else None
             self.attempt, self.place = before is None or not before.value, place
 
     def ends_in(self, error: Exception) -> bool:
-        """The program raised this; returns whether that tells something, and it is to be run again."""
+        """Record that the program raised this; returns whether it should be run again."""
         trying = self.trying()
         if trying is not None:
             if is_of_tracing(error) or isinstance(error, PrecastError):
@@ -128,7 +128,7 @@ class Decisions:
                 trying._know(error)
             return True
         if self.fork is not None:
-            # What both ways return cannot be one result.
+            # The results of both branches do not fit into one cond.
             self._give_up()
             return True
         return False
@@ -159,7 +159,7 @@ class Decisions:
 
 @dataclass
 class _Run:
-    """One run of a program along choices."""
+    """One run of a program with given choices."""
 
     decisions: Decisions
     made: int = 0
@@ -182,13 +182,13 @@ _running: ContextVar[_Run | None] = ContextVar("decided_run", default=None)
 
 
 def is_trying() -> bool:
-    """Whether the program runs only to see where it leads."""
+    """Whether this run only tries a branch."""
     run = _running.get()
     return run is not None and run.decisions.attempt is not None
 
 
 def compares(function: object, args: Any) -> bool:
-    """Whether a torch function compares two tensors and returns a Python value, which a running program may choose."""
+    """Whether a torch function compares two tensors and returns a Python bool that can be decided here."""
     run = _running.get()
     if function not in _COMPARING or run is None or run.decisions.is_given_up or _asking_place() is None:
         return False
@@ -198,14 +198,14 @@ def compares(function: object, args: Any) -> bool:
 
 
 def decide_comparison(function: object, left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> bool:
-    """What the comparison is taken for."""
+    """Decide the result of the comparison."""
     if function in _CLOSE:
         return decide(torch.isclose(left, right, *args, **kwargs).all())
     return left.shape == right.shape and decide((left == right).all())
 
 
 def asks_for_truth(function: object, args: Any) -> bool:
-    """Whether a torch function is one that asks for the truth of a value that a running program may choose."""
+    """Whether a torch function reads a truth value that can be decided here."""
     run = _running.get()
     if function not in _ASKING or run is None or run.decisions.is_given_up:
         return False
@@ -213,7 +213,7 @@ def asks_for_truth(function: object, args: Any) -> bool:
 
 
 def decide(value: Tensor) -> bool:
-    """What the value is taken for."""
+    """Decide the truth value."""
     run = _running.get()
     assert run is not None, "a program runs"
     return run.decide(value, _asking_place())
@@ -230,7 +230,7 @@ def _check(value: Asked, choice: bool, message: str) -> None:
 
 
 def _asking_place() -> Place | None:
-    """The instruction that asks, if it is the program's: what torch decides by itself is not to be chosen."""
+    """The branching instruction, if it is the program's: branches inside torch are not decided here."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").startswith(
         ("precast.", "torch._tensor", "torch.overrides")
@@ -242,7 +242,7 @@ def _asking_place() -> Place | None:
 
 
 def _validates(frame: FrameType) -> bool:
-    """Whether a constraint asks, for a distribution: called by anybody else, it tells whether it holds."""
+    """Whether a distribution checks a constraint: elsewhere, the result of a constraint's check is just a value."""
     caller: FrameType | None = frame
     while caller is not None and caller.f_code.co_filename == constraints.__file__:
         caller = caller.f_back
@@ -251,7 +251,7 @@ def _validates(frame: FrameType) -> bool:
 
 @contextmanager
 def _followed(decisions: Decisions) -> Iterator[None]:
-    """While active, what the program asks for on this thread is chosen."""
+    """While active, branches of the program on this thread follow the decisions."""
     thread = threading.get_ident()
     original: Callable[[torch.SymBool], bool] = torch.SymBool.__bool__
     token = _running.set(run := _Run(decisions))
@@ -260,7 +260,7 @@ def _followed(decisions: Decisions) -> Iterator[None]:
         by_kind: Callable[[Tensor], bool] = kind.__bool__
 
         def tensor_truth(value: Tensor) -> bool:
-            # Functions of torch that are written in Python call others unseen. A real tensor is exchanged first.
+            # Python functions of torch bypass the mode, and come here. A real tensor is substituted first.
             is_traced = isinstance(value, FunctionalTensor) or is_fake(value)
             if is_traced and threading.get_ident() == thread and asks_for_truth(Tensor.is_nonzero, (value,)):
                 return decide(value)

@@ -1,10 +1,10 @@
-"""What we put into the attributes of a module while a program runs in pieces, and how to see the module without it.
+"""Replaces attributes of a module while a program runs in pieces, and shows the module without the replacements.
 
 Before: ``{"scale": 2, "forward": <ours>, "_compiled_call_impl": <ours>}``
-After:  ``{"scale": 2}``, which is all that the user's program knows of
+After:  ``{"scale": 2}``, which is what the user's program set
 
-One thread puts it there, and others look at the same module meanwhile: what they trace, compare or put back is the
-user's state, never what stands for a part of it.
+While one thread has replaced an attribute, others may use the same module: what they trace, compare or restore must be
+the user's state, never the replacement.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,14 +19,14 @@ _lock = ProcessLock()
 
 
 class ExchangedAttribute:
-    """Is called in place of an attribute of a module, until it is taken away."""
+    """A callable in place of a module's attribute, until it is taken away."""
 
     def __init__(self, module: torch.nn.Module, name: str, call: Callable[..., Any], before: Any) -> None:
         self._held, self._name, self._call, self._before = vars(module), name, call, before
 
     @classmethod
     def put(cls, module: torch.nn.Module, name: str, call: Callable[..., Any]) -> "ExchangedAttribute | None":
-        """Put ``call`` in place of an attribute, as others see it; None if that has been done already."""
+        """Replace an attribute by ``call``; None if it is replaced already."""
         with _lock:
             before = vars(module).get(name, _ABSENT)
             if isinstance(before, cls):
@@ -42,7 +42,7 @@ class ExchangedAttribute:
         return self._held.get(self._name) is self
 
     def take_away(self) -> None:
-        """Let the attribute be what it was, unless somebody has set another since."""
+        """Restore the attribute, unless it has been set since."""
         with _lock:
             if not self.is_in_place:
                 return
@@ -53,7 +53,7 @@ class ExchangedAttribute:
 
     @property
     def before(self) -> Any:
-        """What it stands for; a KeyError where there was nothing."""
+        """The replaced value; raises KeyError if there was none."""
         if self._before is _ABSENT:
             raise KeyError(self._name)
         return self._before
@@ -64,7 +64,7 @@ class ExchangedAttribute:
 
 
 def users_attributes(held: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A copy of what an object holds, as the user knows it."""
+    """A copy of an object's attributes, without our replacements."""
     found = dict(held)
     for name, value in list(found.items()):
         if isinstance(value, ExchangedAttribute):

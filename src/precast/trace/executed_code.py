@@ -1,6 +1,6 @@
-"""Notes which Python code a program runs while it is traced: what its trace depends on, beside its inputs.
+"""Records which Python code a program runs while it is traced: its trace depends on that, besides its inputs.
 
-Whose code is taken for granted: Python's, torch's and our own are what their versions say.
+Python's, torch's and our own code is trusted: it is identified by its version.
 """
 
 import builtins
@@ -20,9 +20,9 @@ from unittest.mock import patch
 
 
 def is_trusted(module: object) -> bool:
-    """Whether a module is Python's, torch's or ours, so that its version tells what it does.
+    """Whether a module is Python's, torch's or ours, so that its version identifies its code.
 
-    Metaclasses that were made in C, as Cython's, have something else than a name there: nobody exchanges them.
+    For metaclasses made in C, such as Cython's, ``module`` is not a string; they cannot be replaced.
     """
     if not isinstance(module, str):
         return module is not None
@@ -30,22 +30,25 @@ def is_trusted(module: object) -> bool:
     return package in ("torch", "precast") or package in sys.stdlib_module_names
 
 
-_MACHINERY = (
-    "_pytest", "mpmath", "namedtuple_", "numpy", "pluggy", "precast", "sympy", "torch._", "torch.autograd", "torch.fx",
-    "torch.library", "torch.overrides", "torch.types", "torch.utils._", "unittest",
+_MACHINERY = frozenset({"_pytest", "mpmath", "numpy", "pluggy", "precast", "sympy", "unittest"})
+_MACHINERY_INSIDE = (
+    "namedtuple_", "torch._", "torch.autograd", "torch.fx", "torch.library", "torch.overrides", "torch.types",
+    "torch.utils._",
 )  # fmt: skip
-# Ours in place of a library's, or of a module's call, while a program is traced: they read what it would read.
+# Our replacements of library code and of module calls: they read what the original would read.
 _STAND_INS = frozenset({"precast.autograd.pieces", "precast.trace.capture.stand_ins"})
 
 
 def is_machinery(module: str | None) -> bool:
-    """Whether code of a module is a part of tracing: it handles tensors and graphs, and reads nothing of the user's."""
-    return (module or "").startswith(_MACHINERY) and module not in _STAND_INS
+    """Whether code of a module belongs to tracing: it handles tensors and graphs, and reads no user state."""
+    name = module or ""
+    is_inside = name.partition(".")[0] in _MACHINERY or name.startswith(_MACHINERY_INSIDE)
+    return is_inside and name not in _STAND_INS
 
 
 @dataclass(frozen=True)
 class Executed:
-    """Code that ran, the globals it ran over, and of what type its first argument was."""
+    """Code that ran, its globals, and the type of its first argument."""
 
     code: CodeType
     variables: dict[str, Any]
@@ -53,16 +56,16 @@ class Executed:
 
 
 Observer = Callable[[Executed], None]
-"""Is told of code when it is about to run for the first time."""
+"""Called with code that is about to run for the first time."""
 
 
 @dataclass
 class ExecutedCode:
-    """All code that ran, by its identity; ``observer`` sees each as it comes.
+    """All code that ran, by its identity; ``observer`` is called with each before it runs.
 
-    ``looked_up`` are the names that it passed to ``getattr`` and ``hasattr``, ``opened`` the classes of the objects of
-    which it could take all attributes at once. ``is_complete`` says whether all of it was seen: a debugger that is at
-    work keeps us from watching.
+    ``looked_up`` are the names that it passed to ``getattr`` and ``hasattr``, ``opened`` the classes of objects whose
+    attributes it could read all at once. ``is_complete`` says whether all of it was seen: an active debugger prevents
+    watching.
     """
 
     observer: Observer
@@ -73,7 +76,7 @@ class ExecutedCode:
     is_complete: bool = False
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call ``function`` and watch, unless it was watched already: later runs of one program do the same."""
+        """Call ``function`` and watch it, unless that was done already: later runs of a program do the same."""
         if self.is_complete or sys.gettrace() is not None:
             return function(*args, **kwargs)
         seen, observe = self.seen, self.observer
@@ -88,7 +91,7 @@ class ExecutedCode:
                 for observer in self.observers:
                     observer(executed)
 
-        # The collector may run finalizers of anything that the process has left behind.
+        # The garbage collector may run finalizers, which are not the program's code.
         is_collecting = gc.isenabled()
         gc.disable()
         try:
@@ -105,7 +108,7 @@ class ExecutedCode:
         return result
 
     def _note_lookups_in_c(self, frame: FrameType) -> None:
-        """Note what code is about to read of objects in ways that Python does not tell of."""
+        """Record attributes that code may read through functions in C, which are not traced."""
         values, code = list(_values_at_hand(frame)), frame.f_code
         for value in values:
             if isinstance(value, attrgetter):
@@ -121,8 +124,8 @@ class ExecutedCode:
 
 @contextmanager
 def _noted_lookups(names: set[str], opened: set[type]) -> Iterator[None]:
-    """Note the names by which attributes are looked up, which code need not spell out, and what is looked at whole."""
-    get, has, take_all = builtins.getattr, builtins.hasattr, builtins.vars
+    """Record the names passed to ``getattr`` and ``hasattr``, and the objects passed to ``vars`` and ``dir``."""
+    get, has, take_all, list_all = builtins.getattr, builtins.hasattr, builtins.vars, builtins.dir
 
     def noting_getattr(*arguments: Any) -> Any:
         names.update(arguments[1:2])
@@ -136,18 +139,23 @@ def _noted_lookups(names: set[str], opened: set[type]) -> Iterator[None]:
         opened.update(map(type, arguments))
         return take_all(*arguments) if arguments else sys._getframe(1).f_locals
 
+    def noting_dir(*arguments: Any) -> Any:
+        opened.update(map(type, arguments))
+        return list_all(*arguments) if arguments else sorted(sys._getframe(1).f_locals)
+
     with (
         patch.object(builtins, "getattr", noting_getattr),
         patch.object(builtins, "hasattr", noting_hasattr),
         patch.object(builtins, "vars", noting_vars),
+        patch.object(builtins, "dir", noting_dir),
     ):
         yield
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Whether a module is being imported: what that runs belongs to the module, not to the program."""
+    """Whether a module is being imported: code that runs then belongs to the module, not to the program."""
     while frame is not None and frame.f_code is not ExecutedCode.run.__code__:
-        # What looks for the module comes before the module's own code.
+        # The import system runs before the module's own code.
         if frame.f_code.co_name == "<module>" or frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
         frame = frame.f_back
@@ -155,7 +163,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _looks_for_devices(frame: FrameType) -> bool:
-    """Whether the environment is read by tracing itself: fake tensors ask whether there is a GPU, which looks there."""
+    """Whether tracing itself reads the environment: fake tensors check for a GPU, which reads variables."""
     if frame.f_code is not _ENVIRONMENT:
         return False
     caller = frame.f_back
@@ -172,16 +180,18 @@ def _first_argument_type(frame: FrameType) -> type | None:
     return type(frame.f_locals[code.co_varnames[0]]) if code.co_argcount else None
 
 
-# Names by which any attribute may be read; functions that do, under another name; what compares namespaces as a whole.
+# Names with which any attribute may be read; functions that do so; an instruction that compares whole namespaces.
 _OPENING = frozenset({"__dict__", "__getattribute__", "__getstate__", "__reduce_ex__", "attrgetter"})
-_READERS = (getattr, hasattr, vars)
+_READERS = (getattr, hasattr, vars, dir)
+WATCHED_BUILTINS = frozenset(reader.__name__ for reader in _READERS)
+"""The builtins that are patched while a program is watched."""
 _COMPARE = dis.opmap["COMPARE_OP"]
 _MOST_VALUES = 1000
 _ENVIRONMENT = os._Environ.__getitem__.__code__
 
 
 def _values_at_hand(frame: FrameType) -> Iterator[Any]:
-    """What a function is given, closes over and reads by name, and what its names lead to from there."""
+    """A function's arguments, free variables and globals, and the values that its names reach from these."""
     names = frame.f_code.co_names
     variables = {name: frame.f_globals[name] for name in names if name in frame.f_globals} | frame.f_locals
     waiting, visited = deque(variables.values()), set[int]()
@@ -210,11 +220,11 @@ def noted_code(observer: Observer) -> Iterator[ExecutedCode]:
 
 
 def code_being_noted() -> ExecutedCode | None:
-    """What ``noted_code`` collects now."""
+    """The recorder of the active ``noted_code``, if any."""
     return _watching.get()
 
 
 def run_watched(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call ``function``, watched if anyone wants to know."""
+    """Call ``function``, watched if ``noted_code`` is active."""
     executed = _watching.get()
     return function(*args, **kwargs) if executed is None else executed.run(function, args, kwargs)

@@ -1,9 +1,9 @@
 """Fake tensors for a program's inputs: the right metadata, no data, and symbols where sizes may change.
 
-A size that is dynamic is traced with an example that is neither 0 nor 1, whatever the user's example was: fake tensors
-have no data, so nothing forces us to repeat a size at which programs take special paths.
+A dynamic size is traced with an example that is neither 0 nor 1, whatever the user's example was: programs take special
+paths at those sizes, and fake tensors, which have no data, need not repeat them.
 
-Tensor subclasses that wrap plain tensors (``__tensor_flatten__``), opened up and put together again.
+Also unwraps and rewraps tensor subclasses (``__tensor_flatten__``).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,6 +13,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch import fx
 from torch._guards import SLoc
 from torch._subclasses.fake_tensor import is_fake
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
@@ -30,7 +31,7 @@ from precast.trace.provenance import innermost_users_line
 
 @dataclass(frozen=True)
 class DynamicSize:
-    """A size that may change from call to call: ``scale * root + offset``, where ``root`` names the free symbol."""
+    """A dynamic size, ``scale * root + offset``, where ``root`` names the free symbol."""
 
     root: str
     scale: int = 1
@@ -38,21 +39,21 @@ class DynamicSize:
 
 
 DimensionPlan = DynamicSize | None
-"""How one dimension is traced: as a symbol, or (``None``) as the example's number."""
+"""How one dimension is traced: as a symbol, or (``None``) as the example's size."""
 
 
 class FakeInputs:
-    """Makes fake inputs over one set of size symbols, and tells afterwards what tracing assumed about them."""
+    """Makes fake inputs over one set of size symbols, and reports afterwards what tracing assumed about them."""
 
     def __init__(self, shape_env: ShapeEnv | None = None) -> None:
-        """Over symbols of its own, or those of the fake tensors that a caller has already."""
+        """Use a new shape environment, or that of fake tensors which the caller already has."""
         self._shape_env = _LocatingShapeEnv(duck_shape=False) if shape_env is None else shape_env
         self.mode = make_fake_mode(self._shape_env)
         self._symbols: dict[str, SizeSymbol] = {}
         self._hints: dict[str, int] = {}
 
     def declare(self, root: str, *, example: int, seen_at: str, size_range: SizeRange | None = None) -> None:
-        """Make the symbol for a free size, unless it is there already."""
+        """Create the symbol for a free size, unless it exists."""
         if root in self._symbols:
             return
         size_range = size_range or SizeRange()
@@ -67,7 +68,7 @@ class FakeInputs:
         self._hints[root] = hint
 
     def number(self, root: str, example: int, size_range: SizeRange) -> int | torch.SymInt:
-        """A symbol for a whole number that is no size: it may be anything in its range, 0 and 1 like others."""
+        """A symbol for an integer that is not a size: any value in its range, 0 and 1 like others."""
         expression = self._shape_env.create_unspecified_symbol(example, named_source(root), DimDynamic.DYNAMIC)
         lower = -int_oo if size_range.lower == LEAST_NUMBER else size_range.lower
         upper = int_oo if size_range.upper is None else size_range.upper
@@ -78,7 +79,7 @@ class FakeInputs:
         return made
 
     def fake(self, tensor: torch.Tensor, plan: Sequence[DimensionPlan] = ()) -> torch.Tensor:
-        """A fake of ``tensor``, with the planned dimensions symbolic, or with the sizes of one that is fake already."""
+        """A fake of ``tensor``, with the planned dimensions symbolic; a fake tensor keeps its own sizes."""
         if is_fake(tensor) and not any(plan):
             self.bind(tensor.shape)
             with self.mode:
@@ -102,13 +103,21 @@ class FakeInputs:
         return _with_standing_of(tensor, made)
 
     def bind(self, sizes: Iterable[Any]) -> None:
-        """Tell torch that symbols for unknown sizes wait for no operator to bind them: they come with an input."""
+        """Tell torch that unbacked symbols in these sizes are bound by an input, not by an operator."""
         bound = {symbol for size in sizes if isinstance(size, torch.SymInt) for symbol in size.node.expr.free_symbols}
         pending = self._shape_env.pending_fresh_unbacked_symbols
         pending[:] = [symbol for symbol in pending if symbol not in bound]
 
+    def has_assertions(self, node: fx.Node) -> bool:
+        """Whether a node binds an unbacked symbol about which there are assertions to check at run time."""
+        env = self._shape_env
+        return any(
+            symbol in env.replacements or env.deferred_runtime_asserts.get(symbol)
+            for symbol in node.meta.get("unbacked_bindings") or ()
+        )
+
     def size(self, dimension: DimensionPlan, example: int) -> int | torch.SymInt:
-        """The symbolic integer for a planned dimension; the example itself for a static one."""
+        """The symbolic integer for a planned dimension; the example for a static one."""
         if dimension is None:
             return example
         symbol = self._symbols[dimension.root]
@@ -123,30 +132,30 @@ class FakeInputs:
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
-        """For a run that leaves no graph behind: symbols for unknown values that it makes are nobody's."""
+        """For a run that is not recorded: unbacked symbols that it creates are dropped."""
         with self._shape_env.ignore_fresh_unbacked_symbols():
             yield
 
     def sizes(self) -> SymbolicSizes:
-        """The symbols in the ranges that tracing has left them, and the guards that it has added up to now."""
+        """The symbols with the ranges that tracing left, and the guards so far."""
         symbols = [replace(each, range=self._narrowed(each)) for each in self._symbols.values()]
         return SymbolicSizes(tuple(symbols), size_guards(self._shape_env))
 
     def _narrowed(self, symbol: SizeSymbol) -> SizeRange:
-        """What is left of a range; sizes are traced as if they were 2 or more, which says nothing of 0 and 1."""
+        """The range that tracing left; tracing assumes that sizes are 2 or more, which says nothing about 0 and 1."""
         found, declared = self._shape_env.var_to_range[symbol.symbol], symbol.range
         lower = int(found.lower) if isinstance(found.lower, sympy.Integer) else declared.lower
         upper = int(found.upper) if isinstance(found.upper, sympy.Integer) else declared.upper
         return SizeRange(lower if lower > 2 or declared.lower < 0 else declared.lower, upper)
 
     def specialized(self) -> dict[str, sympy.Expr]:
-        """Free sizes that tracing pinned to a number or tied to another size, by root name."""
+        """Free sizes that tracing specialized to a number or to an expression over other sizes, by root name."""
         replaced = {root: self._shape_env.replace(symbol.symbol) for root, symbol in self._symbols.items()}
         return {root: now for root, now in replaced.items() if now != self._symbols[root].symbol}
 
 
 def _usable_hint(example: int, size_range: SizeRange, taken: set[int]) -> int:
-    """The example where it can serve; otherwise a size in range that no other symbol and no special case has."""
+    """The example if it is 2 or more; otherwise a size in the range, distinct from other symbols' if possible."""
     if example >= 2:
         return example
     candidates = [hint for hint in (11, 13, 17, 19, 23, 7, 5, 3, 4, 6, 8, 9, 10, 2) if hint in size_range]
@@ -155,9 +164,9 @@ def _usable_hint(example: int, size_range: SizeRange, taken: set[int]) -> int:
 
 
 def _strides_like(tensor: torch.Tensor, sizes: Sequence[int | torch.SymInt]) -> list[int | torch.SymInt]:
-    """Strides for the symbolic sizes that keep the tensor's memory order; gaps and overlaps stay as numbers.
+    """Strides for the symbolic sizes in the tensor's memory order; strides that are not dense stay numbers.
 
-    A stride of a size of 1 that is the length of another stretch of the example is that stretch's length.
+    In a dimension of size 1, a stride equal to the extent of other dimensions in the example becomes their extent.
     """
     strides: list[int | torch.SymInt] = list(tensor.stride())
     inner_to_outer = list(reversed(range(tensor.dim())))
@@ -177,14 +186,14 @@ def _strides_like(tensor: torch.Tensor, sizes: Sequence[int | torch.SymInt]) -> 
 
 
 class _LocatingShapeEnv(ShapeEnv):
-    """Notes with each guard the user's line that asked, rather than the line of torch that did."""
+    """Records with each guard the user's line that caused it, rather than torch's."""
 
     def _get_sloc(self, *args: Any, **kwargs: Any) -> SLoc:
         return SLoc(None, innermost_users_line())
 
 
 def size_guards(shape_env: ShapeEnv) -> tuple[SizeGuard, ...]:
-    """All that was taken for true of the sizes up to now."""
+    """The guards on sizes that tracing has added so far."""
     return tuple(SizeGuard(guard.expr, _users_place(guard.sloc)) for guard in shape_env.guards)
 
 
@@ -194,7 +203,7 @@ def _users_place(location: SLoc) -> str | None:
 
 
 def fresh_copies(inputs: Sequence[Any]) -> list[Any]:
-    """The same fake inputs again, so that a run that resizes or transposes one leaves the original as it was.
+    """Copies of the fake inputs, so that a run that resizes or transposes one leaves the original unchanged.
 
     Inputs that share memory still do. Must run under the inputs' fake mode.
     """
@@ -206,22 +215,23 @@ def _fresh_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _with_standing_of(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-    """Let ``made`` require grad as ``tensor`` does, as a leaf or not: autograd forbids writes into leaves that do."""
+    """Give ``made`` the ``requires_grad`` and ``is_leaf`` of ``tensor``: autograd forbids writes into such leaves."""
     if tensor.is_leaf:
-        return made.requires_grad_(tensor.requires_grad)
+        # Only if it differs: inside a torch.func transform, requires_grad_ raises.
+        return made if made.requires_grad == tensor.requires_grad else made.requires_grad_(tensor.requires_grad)
     torch._mirror_autograd_meta_to(tensor, made)  # type: ignore[attr-defined]
     return made
 
 
 def map_inner(wrapper: Any, function: Callable[[Any], Any]) -> Any:
-    """The same wrapper around other inner tensors, with the same standing in autograd."""
+    """The same wrapper around mapped inner tensors, with the same autograd metadata."""
     mapped = transform_subclass(wrapper, lambda _, inner: function(inner))
     torch._mirror_autograd_meta_to(wrapper, mapped)  # type: ignore[attr-defined]
     return mapped
 
 
 def innermost(value: Any) -> list[torch.Tensor]:
-    """The plain tensors that a tensor is made of: itself, or those inside its wrappers, in order."""
+    """The plain tensors inside a tensor: itself, or those inside its wrappers, in order."""
     if not is_wrapper(value):
         return [value]
     names, _ = value.__tensor_flatten__()

@@ -1,16 +1,16 @@
-"""Where a trace ends since Python has to run: a hook that does more than compute on tensors.
+"""Graph breaks at hooks that do more than compute on tensors.
 
 Before: ``model(x)`` with a hook that prints, deep inside
-After:  ``GraphBreak``, raised before the hook has run; whoever traces runs the program in pieces instead
+After:  ``GraphBreak``, raised before the hook runs; the program then runs in pieces
 
-Whether a hook only computes on tensors, told by its code: such a hook can be a part of a graph.
+Whether a hook only computes on tensors is decided by its code; such a hook can be part of a graph.
 
 Before: ``lambda module, args, output: output * scale``, ``lambda grad: grads.append(grad.norm().item())``
 After:  ``None``, ``"it calls item"``
 
-What is not known to be harmless is an effect: the hook then runs in Python, on real tensors. What a hook of the forward
-puts into lists, dicts, attributes and closure variables is none, since such writes are done again after each call, as
-is what it prints; the text of a tensor ends the trace when it is made.
+Everything that is not known to be harmless is an effect: the hook then runs in Python, on real tensors. Writes of a
+forward hook to lists, dicts, attributes and closure variables are allowed, since they are repeated after each call, as
+are prints; making a text of a tensor ends the trace.
 """
 
 import builtins
@@ -43,8 +43,8 @@ _READING = frozenset(
     {"get", "items", "keys", "values", "copy", "index", "count", "training", "nn", "functional", "no_grad"}
 )
 _WRITING = frozenset({"append", "extend", "setdefault", "update", "pop", "clear", "insert", "__setitem__"})
-# What tells of data, of autograd's graph, or that a tensor is not a plain one.
-_TELLING = frozenset({
+# What reads data or autograd's graph, or changes it.
+_UNSAFE = frozenset({
     "item", "tolist", "numpy", "data_ptr", "backward", "register_hook", "register_post_accumulate_grad_hook",
     "retain_grad", "retains_grad", "grad", "grad_fn", "is_leaf", "data", "storage", "untyped_storage", "is_shared",
     "share_memory_", "pin_memory", "type", "apply_", "map_", "map2_", "save", "load", "manual_seed", "seed", "compile",
@@ -55,11 +55,11 @@ _TENSOR_WORDS = frozenset(
 ) - frozenset(name for name in dir(torch) if name.startswith(("set_", "use_", "get_")))
 _MOST_VALUES = 10_000
 _IN_PLACE = 13
-"""From this number on, the operator of a ``BINARY_OP`` writes into its left operand."""
+"""From this argument on, a ``BINARY_OP`` is in place."""
 
 
 def hook_effect(hook: Any, *, in_backward: bool, module: torch.nn.Module | None = None) -> str | None:
-    """What ``hook``, which is called with ``module``, does beside computing on tensors; None if nothing."""
+    """What ``hook``, which is called with ``module``, does besides computing on tensors; None if nothing."""
     return next(_Scan(in_backward).effects(hook, module), None)
 
 
@@ -71,14 +71,14 @@ class _Scan:
         self._used: set[str] = set()
         self._methods: dict[str, list[FunctionType]] = {}
         self._attributes: dict[str, list[Any]] = {}
-        allowed = (_TENSOR_WORDS | _READING) - _TELLING
+        allowed = (_TENSOR_WORDS | _READING) - _UNSAFE
         if in_backward:
             self._words = frozenset(name for name in allowed if not name.endswith("_"))
         else:
             self._words = allowed | _WRITING
 
     def effects(self, hook: Any, module: torch.nn.Module | None) -> Iterator[str]:
-        """All effects of a hook, those of methods included that have a name which it uses."""
+        """All effects of a hook, including those of methods whose names it uses."""
         yield from self.held(module)
         yield from self.called(hook)
         scanned = 0
@@ -107,7 +107,7 @@ class _Scan:
             yield f"it is a {type(function).__name__}"
 
     def held(self, value: Any) -> Iterator[str]:
-        """The effects of having ``value`` at hand: what can be called through it is looked at, too."""
+        """The effects of having access to ``value``, and to everything that can be called through it."""
         if id(value) in self._visited or value is None or isinstance(value, _PLAIN):
             return
         self._visited.add(id(value))
@@ -115,7 +115,7 @@ class _Scan:
             yield "it can reach too much"
         elif isinstance(value, torch.Tensor):
             if self._in_backward:
-                yield "it reads a tensor of its surroundings"
+                yield "it reads a tensor from outside"
         elif type(value) in _CONTAINERS:
             if self._in_backward and not isinstance(value, tuple):
                 yield f"it can reach a {type(value).__name__}"
@@ -145,7 +145,7 @@ class _Scan:
         self._methods_of(type(value).__mro__[:-1])
 
     def _module(self, module: torch.nn.Module) -> None:
-        """A call of the module itself is looked at when it is made; else it is what has a name that is used."""
+        """Record the module's attributes, which count if their name is used; calls of it are checked when made."""
         for name, value in (*vars(module).items(), *module._buffers.items(), *module._modules.items()):
             self._attributes.setdefault(name, []).append(value)
         self._known.update(self._attributes, module._parameters)
@@ -221,7 +221,7 @@ def _method(value: Any, name: str) -> Any:
 def _is_pure_of_torch(function: Callable[..., Any]) -> bool:
     module, name = getattr(function, "__module__", None) or "", getattr(function, "__name__", "")
     is_functional = module in ("torch.nn.functional", "torch.functional", "torch._jit_internal")
-    return is_functional and name in _TENSOR_WORDS - _TELLING
+    return is_functional and name in _TENSOR_WORDS - _UNSAFE
 
 
 def _is_pure_of_library(value: Any) -> bool:
@@ -234,9 +234,9 @@ def _is_pure_of_library(value: Any) -> bool:
     if owner is builtins:
         return name in _PURE_BUILTINS
     if getattr(torch._C._VariableFunctions, name, None) is value:
-        return name not in _TELLING
+        return name not in _UNSAFE
     home = owner.__name__ if isinstance(owner, ModuleType) else getattr(owner, "__module__", None) or ""
-    return home.startswith(("torch", "math", "_operator")) and name in _TENSOR_WORDS - _TELLING
+    return home.startswith(("torch", "math", "_operator")) and name in _TENSOR_WORDS - _UNSAFE
 
 
 FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
@@ -245,9 +245,9 @@ ALL_HOOKS = (*FORWARD_HOOKS, *BACKWARD_HOOKS)
 
 
 class GraphBreak(BaseException):
-    """A program that cannot be one graph. ``module`` has the hooks that are in the way, if it is hooks of a module.
+    """A program cannot be one graph. ``module`` is the one whose hooks are the reason, if it is hooks of a module.
 
-    Not an ``Exception``: the user's own handlers must not take it for a failure of their code.
+    Not an ``Exception``, so that the user's handlers do not catch it.
     """
 
     def __init__(self, reason: str, module: torch.nn.Module | None = None) -> None:
@@ -257,7 +257,7 @@ class GraphBreak(BaseException):
 
 
 def global_hooks(name: str) -> dict[int, Any]:
-    """The hooks on all modules, of the kind that single modules keep under ``name``."""
+    """The global hooks of the kind that modules keep under ``name``."""
     found: dict[int, Any] = getattr(module_hooks, f"_global{name}")
     return found
 
@@ -287,7 +287,7 @@ def allowed_breaks() -> Iterator[None]:
 
 @contextmanager
 def breaks_at_hooks() -> Iterator[None]:
-    """While active, hooks that cannot be captured end the trace, where that is allowed, before any of them runs."""
+    """While active, hooks that cannot be captured end the trace before any of them runs, if breaks are allowed."""
     if not _are_allowed.get():
         yield
         return
@@ -310,11 +310,11 @@ def breaks_at_hooks() -> Iterator[None]:
         except Exception as error:
             if not _is_raised_in(error.__traceback__, hooks):
                 raise
-            # With real tensors it may do well; where it does not, eager raises the same.
+            # With real tensors it may succeed; if not, eager raises the same error.
             raise GraphBreak(f"a hook of {_name(module)} cannot be captured: {error}", module) from error
 
     def register_checked(tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
-        # Modes that are active call it again.
+        # Active modes call it again.
         if threading.get_ident() != thread or isinstance(hook, _BreakingHook):
             return register(tensor, hook)
         reason = "it would stay on the tensor" if tensor.is_leaf else hook_effect(hook, in_backward=True)
@@ -323,7 +323,7 @@ def breaks_at_hooks() -> Iterator[None]:
         return register(tensor, _BreakingHook(hook))
 
     def refuse(tensor: torch.Tensor, *args: Any) -> Any:
-        raise GraphBreak("a tensor is told to keep its gradient, or to tell of it, which a graph cannot")
+        raise GraphBreak("retain_grad() or register_post_accumulate_grad_hook() is called, which a graph cannot do")
 
     with (
         patch.object(torch.nn.Module, "_call_impl", call_checked),
@@ -347,7 +347,7 @@ def _uncapturable(module: torch.nn.Module) -> str | None:
 
 @dataclass(frozen=True)
 class _BreakingHook:
-    """A hook of a tensor that ends the trace where it fails on the tensors of tracing."""
+    """A tensor hook that ends the trace if it fails on traced tensors."""
 
     hook: Callable[..., Any]
 

@@ -2,9 +2,9 @@
 
 Before: ``f(primals) -> outputs``
 After:  ``joint(primals, tangents) -> [updated inputs, outputs, bases, gradients]``, with ``None`` for a primal that has
-no gradient. Where a backward writes into primals, what they are when it runs follows the tangents, and what they become
-the gradients. The autograd engine itself computes the gradients while the function runs, so custom
-``autograd.Function`` classes, hooks and in-place updates mean exactly what they mean in eager.
+no gradient. If the backward writes into primals, their values at that time are further inputs, after the tangents, and
+their new values further results, after the gradients. The autograd engine itself computes the gradients while the
+function runs, so custom ``autograd.Function`` classes, hooks and in-place updates mean exactly what they do in eager.
 """
 
 import traceback
@@ -25,8 +25,8 @@ from precast.trace.record import FlatFunction
 class Joint:
     """The joint function of ``function``; its primals must be leaves that require grad where ``facts`` says so.
 
-    ``late_updates`` are the numbers of the primals that the backward writes into. Those that it was seen to write into
-    in a run are ``seen``: where they are others, the function is to be made anew.
+    ``late_updates`` are the numbers of the primals that the backward writes into. ``seen`` are those that it wrote into
+    in the last run: if they differ, build a new joint function with them.
     """
 
     def __init__(self, function: FlatFunction, facts: BoundaryFacts, late_updates: tuple[int, ...] = ()) -> None:
@@ -42,7 +42,7 @@ class Joint:
         own, results = _forward(self._function, primals, facts)
         for place, number in enumerate(facts.updated):
             if number in late:
-                # What the backward makes of it is no result of the forward.
+                # The forward returns its value before the backward writes into it.
                 results[place] = results[place].clone()
         for number, value in zip(late, current, strict=True):
             _take(own[number], value)
@@ -51,7 +51,7 @@ class Joint:
         if _layouts(own) != layouts:
             raise CaptureError(
                 "The backward changes the sizes, the strides or the memory of an input.",
-                why="a compiled backward can write into tensors, not lay them out anew",
+                why="a compiled backward can write into tensors, but not change their layout",
                 fix="Do that to a view, x.view_as(x), or outside of what is compiled.",
             )
         self.seen = tuple(number for number, now in enumerate(_versions(own)) if now != versions[number])
@@ -59,7 +59,7 @@ class Joint:
 
 
 def _take(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Let ``tensor`` be what it is when the backward runs, which is nothing that autograd should see."""
+    """Write the value that ``tensor`` has when the backward runs into it, invisibly to autograd."""
     with torch.no_grad(), _unsafe_preserve_version_counter(tensor):
         tensor.detach().copy_(value)
 
@@ -74,16 +74,16 @@ def _layouts(values: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def gradient_function(function: FlatFunction, facts: BoundaryFacts) -> FlatFunction:
-    """``gradients(primals, tangents)``, themselves differentiable: what a second backward is traced from.
+    """``gradients(primals, tangents)``, differentiable: a second backward is traced from it.
 
-    It runs the function again rather than differentiating the joint graph, which no longer shows what autograd was told
-    not to differentiate (``no_grad`` blocks, custom backward formulas, hooks).
+    It reruns the function rather than differentiating the joint graph, which no longer shows what autograd must not
+    differentiate (``no_grad`` blocks, custom backward formulas, hooks).
     """
     function = _in_grad_mode(function, enabled=torch.is_grad_enabled())
 
     def run(*inputs: Any) -> list[Any]:
         primals, tangents = inputs[: len(facts.inputs)], inputs[len(facts.inputs) :]
-        # The first run has updated the caller's tensors already.
+        # The first run has already updated the caller's tensors.
         pairs = zip(primals, facts.inputs, strict=True)
         with torch.enable_grad():
             spared = [primal.clone() if fact.is_updated else primal for primal, fact in pairs]
@@ -94,7 +94,7 @@ def gradient_function(function: FlatFunction, facts: BoundaryFacts) -> FlatFunct
 
 
 def _in_grad_mode(function: FlatFunction, *, enabled: bool) -> FlatFunction:
-    """``function`` under the grad mode that surrounds it now, whenever it is called."""
+    """``function``, always called under this grad mode."""
 
     def run(*inputs: Any) -> Sequence[Any]:
         with torch.set_grad_enabled(enabled):
@@ -104,14 +104,14 @@ def _in_grad_mode(function: FlatFunction, *, enabled: bool) -> FlatFunction:
 
 
 def _forward(function: FlatFunction, primals: Sequence[Any], facts: BoundaryFacts) -> tuple[list[Any], list[Any]]:
-    """What the function has for the primals, and all that leaves its graph."""
+    """The copies of the primals that the function ran on, and everything that its graph returns."""
     with torch.enable_grad():
         own = [_own_copy(primal, fact) for primal, fact in zip(primals, facts.inputs, strict=True)]
         return own, boundary_outputs(own, function(*own), facts)
 
 
 def _own_copy(primal: Any, facts: InputFacts) -> Any:
-    """Something the function may write into: gradients are taken with respect to the value before."""
+    """A tensor that the function may mutate: gradients are taken with respect to the value before."""
     if facts.requires_grad and facts.mutates_data:
         return primal.clone()
     return primal.view_as(primal) if facts.requires_grad and facts.mutates_metadata else primal
@@ -125,10 +125,14 @@ def _gradients(
     *,
     create_graph: bool = False,
 ) -> list[torch.Tensor | None]:
-    wanted = [i for i, fact in enumerate(facts.inputs) if fact.requires_grad]
+    wanted = [i for i, fact in enumerate(facts.inputs) if fact.gets_gradient]
     sources = [result for result, has_tangent in zip(results, facts.tangents, strict=True) if has_tangent]
     if not wanted or not sources:
         return [None] * len(primals)
+    for i in wanted:
+        if not primals[i].requires_grad:
+            # The program made it a constant; gradients of what it had computed by then still end here.
+            primals[i].requires_grad_()
     # Eager runs the backward outside of the forward's autocast block.
     with torch._C._DisableAutocast(), _explained_refusal():
         found = torch.autograd.grad(
@@ -142,7 +146,7 @@ def _gradients(
 
 @contextmanager
 def _explained_refusal() -> Iterator[None]:
-    """What the autograd engine itself refuses, it refuses in eager too, but only once that result is in a loss."""
+    """Report what the autograd engine refuses. Eager would refuse it too, but only if that result is in a loss."""
     try:
         yield
     except RuntimeError as error:
@@ -158,7 +162,7 @@ def _explained_refusal() -> Iterator[None]:
 
 
 def tangents_for(facts: BoundaryFacts) -> list[torch.Tensor]:
-    """Fresh fake tangents for the values that get one, in dense memory of their own. Runs under the fake mode."""
+    """Fresh, dense fake tangents for the values that get one. Must run under the fake mode."""
     return [
         torch.empty_like(value.detach()) for value, wanted in zip(facts.values, facts.tangents, strict=True) if wanted
     ]

@@ -1,7 +1,7 @@
-"""By which path a module is called, and for which time: one module may be reached by several paths.
+"""Determines the path by which a module is called, and numbers its calls: a shared module has several paths.
 
-``self.norm`` and ``self.layers[0]`` may be one object. Which of its names a call used is told by the attribute that was
-read for it, else by where the caller is; a path that is called again counts its calls, as torch's keys do.
+``self.norm`` and ``self.layers[0]`` may be one object. The path of a call is that of the attribute that was read for
+it, or else it is found from the calling module; repeated calls of a path are numbered, as in torch's keys.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from unittest.mock import patch
 import torch
 
 MAX_PATHS = 100_000
-"""Modules that are shared in many places have many paths; beyond these, the first one stands for all."""
+"""A module that is shared in many places has many paths; beyond this number, further ones are ignored."""
 
 
 class ModuleCall(NamedTuple):
@@ -40,7 +40,7 @@ class ModulePaths:
         if not self.running:
             self._find_paths(module)
         elif id(module) not in self._paths and id(module) not in self._names:
-            # Made by the program itself: what it does is done by the module that made it.
+            # Created by the program itself: its nodes are attributed to the calling module.
             yield
             return
         path = self._path_of(module)
@@ -69,12 +69,12 @@ class ModulePaths:
         return read if read in below else min(below, key=lambda path: (path.count("."), self._calls[path]))
 
     def _below(self, paths: list[str]) -> list[str]:
-        """Those of the paths that lead on from the module that runs; all, if none does."""
+        """The paths below the running module; all, if there are none."""
         start = f"{self.running[-1].path}." if self.running and self.running[-1].path else ""
         return [path for path in paths if path.startswith(start)] or paths
 
     def note_read(self, owner: torch.nn.Module, name: str, module: torch.nn.Module) -> None:
-        """Remember that an attribute was read, which is called next perhaps."""
+        """Record that a module was read from an attribute, since it may be called next."""
         if len(self._paths.get(id(module), ())) > 1:
             home = self._below(self._paths.get(id(owner), [""]))[0]
             if self.running and self.running[-1].path in self._paths.get(id(owner), ()):
@@ -83,7 +83,7 @@ class ModulePaths:
 
     @contextmanager
     def noting_reads(self) -> Iterator[None]:
-        """While active, modules that are read off others are noted."""
+        """While active, record modules that are read from attributes."""
         read: Any = torch.nn.Module.__getattr__
 
         def get(owner: torch.nn.Module, name: str) -> Any:

@@ -1,18 +1,19 @@
-"""Writes on every recorded node where it came from: the user's lines, the submodule, the autograd node.
+"""Records the provenance of every node: the user's lines, the submodule, the autograd node.
 
-Before: ``add: {val}``. After: ``add: {val, stack_trace, nn_module_stack, torch_fn, seq_nr}``, with what the user noted
-(``custom``), and once the whole graph is there, each backward node also names the forward node whose derivative it
-computes. Where the program is itself a graph, its nodes' metadata are handed on, and ``from_node`` names them.
+Before: ``add: {val}``. After: ``add: {val, stack_trace, nn_module_stack, torch_fn, seq_nr}``, and the user's
+annotations (``custom``). Once the graph is complete, each backward node also names the forward node whose derivative it
+computes. If the program is itself a graph, its nodes' metadata are copied, and ``from_node`` names them.
 """
 
 import linecache
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import lru_cache
+from traceback import FrameSummary
 from types import FrameType, TracebackType
 from typing import Any
 from unittest.mock import patch
@@ -55,15 +56,15 @@ def is_users_file(filename: str) -> bool:
 
 @contextmanager
 def recorded_provenance(module_names: dict[int, str]) -> Iterator[None]:
-    """While active, nodes made on this thread are annotated; ``module_names`` gives each module's path by its id."""
+    """While active, nodes created on this thread are annotated; ``module_names`` maps modules' ids to their paths."""
     thread = threading.get_ident()
     modules = ModulePaths(module_names)
-    # Some traces are made inside of a backward, which is then none of theirs.
+    # A trace may run inside a backward, whose autograd node is not the program's.
     around: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
 
     call: Callable[..., Any] = torch.nn.Module._call_impl
 
-    # Not by hooks: while torch believes that it is compiling, they do not see a module that raises. fx has __call__.
+    # Not by hooks: in compiling mode, they are not called for a module that raises. fx patches __call__ itself.
     def call_noting_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != thread:
             return call(module, *args, **kwargs)
@@ -88,7 +89,7 @@ def recorded_provenance(module_names: dict[int, str]) -> Iterator[None]:
 
 @contextmanager
 def _run_node_by_node(module: fx.GraphModule) -> Iterator[None]:
-    """While active, what a graph's nodes do is recorded with their metadata."""
+    """While active, a graph module runs node by node, so that recorded nodes get its nodes' metadata."""
     forward = module.forward
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -113,7 +114,7 @@ _retraced_node: ContextVar[fx.Node | None] = ContextVar("retraced_node", default
 
 @contextmanager
 def attributed_to(source: fx.Node) -> Iterator[None]:
-    """While active, new nodes tell the story of ``source``, which is being run again."""
+    """While active, new nodes get the provenance of ``source``, which is being rerun."""
     token = _retraced_node.set(source)
     try:
         yield
@@ -135,7 +136,7 @@ def _annotate(
     if running is not None and running is not around:
         set_autograd_origin(node, running._sequence_nr(), backward=True)
         return
-    # The autograd kernel makes its graph node, and so counts on, before the op reaches the tracer.
+    # The autograd kernel creates its node, and so increments the counter, before the op reaches the tracer.
     set_autograd_origin(node, torch._C._autograd._get_sequence_nr() - 1, backward=False)
     tag_checkpointed(node)
     if source is not None:
@@ -151,7 +152,7 @@ def _annotate(
 def format_users_frames(frame: FrameType | None) -> str:
     """The user's frames from the start of tracing down to ``frame``, in Python's traceback form.
 
-    Where there are none, as in a program that is one of torch's layers, the innermost line of such a layer.
+    If there are none, as in a program that is one of torch's layers, the innermost line of such a layer.
     """
     lines: list[str] = []
     layer: str | None = None
@@ -165,6 +166,17 @@ def format_users_frames(frame: FrameType | None) -> str:
     return "\n".join(reversed(lines)) or layer or ""
 
 
+def format_users_summary(summary: Iterable[FrameSummary]) -> str:
+    """The same for recorded frames, outermost first."""
+    lines: list[str] = []
+    for frame in summary:
+        if (frame.filename, frame.name) == (__file__, run_users_code.__name__):
+            lines = []
+        elif is_users_file(frame.filename):
+            lines.append(_format_line(frame.filename, frame.lineno or 0, frame.name))
+    return "\n".join(lines)
+
+
 @lru_cache(maxsize=65536)
 def _format_line(filename: str, line: int, function: str) -> str:
     code = linecache.getline(filename, line).strip()
@@ -172,12 +184,12 @@ def _format_line(filename: str, line: int, function: str) -> str:
 
 
 def run_users_code(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call the user's function; frames outside of this one are not part of the user's program."""
+    """Call the user's function; frames outside this one are not part of the user's program."""
     return run_watched(function, args, kwargs)
 
 
 def innermost_users_line() -> str | None:
-    """The line of the user's program that is running now, if one is, or of which the result is being traced again."""
+    """The current line of the user's program; while a graph is retraced, that of the node being rerun."""
     if (retraced := _retraced_node.get()) is not None:
         line = source_line_of(retraced)
         return None if line is None else str(line)
@@ -207,8 +219,7 @@ def users_line(traceback: TracebackType | None) -> str | None:
 def link_nodes(graph: fx.Graph) -> None:
     """Give each backward node the name and the provenance of the forward node it differentiates.
 
-    A node that no line of the user's made, such as a view that is made again of what was written into it, tells the
-    story of what it is made from.
+    A node without a user's line, such as a view that functionalization regenerated, gets the provenance of its operand.
     """
     forward_by_number: dict[int, fx.Node] = {}
     for node in (node for node in graph.nodes if node.op == "call_function"):
@@ -224,7 +235,7 @@ def link_nodes(graph: fx.Graph) -> None:
 
 
 def _differentiated(number: int, forward_by_number: dict[int, fx.Node]) -> fx.Node | None:
-    """The forward node of this number, or the one before: writing into a view makes two nodes of autograd's."""
+    """The forward node of this number, or the one before: writing into a view creates two autograd nodes."""
     if number in forward_by_number:
         return forward_by_number[number]
     before = max((known for known in forward_by_number if known < number), default=None)

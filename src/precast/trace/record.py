@@ -1,9 +1,7 @@
-"""Runs a flat function once on fake inputs and records what it did as an ATen graph.
+"""Runs a flat function once on fake inputs and records what it does as an ATen graph.
 
 Before: ``f(flat inputs) -> flat outputs``, a Python callable.
 After: a ``GraphModule`` with one placeholder per input and one flat tuple as its result.
-
-What the stages hand to each other when it is a callable.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 from torch.fx.experimental.proxy_tensor import make_fx, maybe_enable_thunkify
 
+from precast.errors import CaptureError
 from precast.graph.nodes import set_value, value_of
-from precast.graph.signature import ArgumentSpec, ConstantArgument, SymIntArgument, TensorArgument
+from precast.graph.signature import ArgumentSpec, ConstantArgument, value_argument
 from precast.trace.eager.empty_operands import whole_where_empty
 from precast.trace.eager.fake_mode import dispatch_for
 from precast.trace.eager.gradients import with_gradients_of_eager
@@ -40,7 +39,7 @@ def trace(
 ) -> fx.GraphModule:
     """Record ``function`` on fake ``inputs``; the graph's nodes carry values and provenance.
 
-    Must run inside a ``tracing_session``. Tensors that are no inputs end up as ``get_attr`` nodes.
+    Must run inside a ``tracing_session``. Tensors that are not inputs become ``get_attr`` nodes.
     """
 
     def flat(*values: Any) -> list[Any]:
@@ -53,9 +52,12 @@ def trace(
             decomposition_table=checking_decompositions(rules),
             pre_dispatch=pre_dispatch,
             _allow_non_fake_inputs=True,
-            # A guard on data that only running gives is reported by ShapeEnv with the user's line.
+            # For a guard on a data-dependent value, ShapeEnv raises an error with the user's line.
             _error_on_data_dependent_ops=True,
         )(*inputs)
+    if not pre_dispatch:
+        # From before autograd, gradients taken inside lose values too; capture then records from below autograd.
+        _refuse_lost_values(module)
     _note_plain_inputs(module.graph, inputs)
     _note_missing_results(module)
     output = module.graph.output_node()
@@ -65,8 +67,18 @@ def trace(
     return module
 
 
+def _refuse_lost_values(module: fx.GraphModule) -> None:
+    """A constant of the graph that is a fake tensor is the result of operators that were not recorded."""
+    if any(map(is_fake, module.buffers())):
+        raise CaptureError(
+            "The program computes a tensor in a way that is not recorded.",
+            why="something in it traces or dispatches by itself, as torch.func.linearize and make_fx do",
+            fix="Call that outside of what is compiled, or use another way, such as torch.func.jvp for linearize.",
+        )
+
+
 def computing_sizes_when_used(function: FlatFunction) -> FlatFunction:
-    """``function``, of which sizes are recorded where an operator takes them: most serve torch's own checks alone."""
+    """``function`` with size arithmetic recorded only if an operator uses it: most of it serves torch's own checks."""
 
     def run(*inputs: Any) -> Sequence[Any]:
         with maybe_enable_thunkify():
@@ -76,7 +88,7 @@ def computing_sizes_when_used(function: FlatFunction) -> FlatFunction:
 
 
 def _note_plain_inputs(graph: fx.Graph, inputs: Sequence[Any]) -> None:
-    """Python values among the inputs are their own traced values; make_fx leaves their placeholders bare."""
+    """Set the values of placeholders for Python values; make_fx leaves them without."""
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     for node, value in zip(placeholders, inputs, strict=True):
         if not isinstance(value, torch.Tensor):
@@ -84,7 +96,7 @@ def _note_plain_inputs(graph: fx.Graph, inputs: Sequence[Any]) -> None:
 
 
 def _note_missing_results(module: fx.GraphModule) -> None:
-    """Ops that are called for what they do, as assertions are, give None; in branches of control flow, too."""
+    """Set the value of ops without results, such as assertions, to None; in branches of control flow, too."""
     graphs = [each.graph for each in module.modules() if isinstance(each, fx.GraphModule)]
     for node in (node for graph in graphs for node in graph.nodes):
         if isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns:
@@ -92,7 +104,7 @@ def _note_missing_results(module: fx.GraphModule) -> None:
 
 
 def rename_placeholders(module: fx.GraphModule, names: Sequence[str]) -> fx.GraphModule:
-    """A copy in which the placeholders have these names; an op that had one gets a numeric suffix instead."""
+    """A copy in which the placeholders have these names; an op whose name clashes gets a numeric suffix."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -106,7 +118,7 @@ def rename_placeholders(module: fx.GraphModule, names: Sequence[str]) -> fx.Grap
 
 
 def argument_spec(result: object, position: int) -> ArgumentSpec:
-    """How a graph's result is known in a signature."""
+    """The argument spec of a graph's result."""
     if not isinstance(result, fx.Node):
         return ConstantArgument(f"output_{position}", result)
-    return TensorArgument(result.name) if isinstance(value_of(result), torch.Tensor) else SymIntArgument(result.name)
+    return value_argument(result.name, value_of(result))

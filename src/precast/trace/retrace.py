@@ -1,6 +1,4 @@
-"""Runs an existing graph as a flat function again, so that a stage can record it in another form.
-
-Drops nodes whose results nobody reads and that do nothing else.
+"""Runs a graph as a flat function, so that a stage can retrace it in another form; and eliminates dead nodes.
 
 Before: ``a = exp(x); b = detach(a); return (x,)``. After: ``return (x,)``.
 """
@@ -18,18 +16,18 @@ from precast.trace.provenance import attributed_to
 from precast.trace.record import FlatFunction
 
 REGIONS = (wrap_with_autocast, wrap_with_set_grad_enabled)
-"""Operators that run a part of a program in a mode of its own."""
+"""Operators that run a subgraph under another mode."""
 
 
 class AttributingInterpreter(fx.Interpreter):
-    """Interprets node by node; what is recorded meanwhile is attributed to the node that runs."""
+    """An interpreter that attributes recorded nodes to the node that it runs."""
 
     def run_node(self, n: fx.Node) -> Any:
         with attributed_to(n):
             return super().run_node(n)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # While tracing before dispatch, calling these would record them and leave autocast as it is.
+        # In pre-dispatch tracing, calling these would record them and not change autocast.
         if target is _enter_autocast:
             region = torch.amp.autocast(*args)
             region.__enter__()
@@ -37,7 +35,7 @@ class AttributingInterpreter(fx.Interpreter):
         if target is _exit_autocast:
             return args[0].__exit__(None, None, None)
         if target in REGIONS:
-            # What a region holds runs as part of the program: its nodes tell their own stories, not the region's.
+            # The nodes of a region keep their own provenance, not the region's.
             args = tuple(_attributed(each) if isinstance(each, fx.GraphModule) else each for each in args)
         if target is torch.ops.aten.view.default:
             return _viewed(*args)
@@ -45,7 +43,7 @@ class AttributingInterpreter(fx.Interpreter):
 
 
 def _viewed(source: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """A view; a copy where the operand, decomposed, is laid out so that there is none."""
+    """A view; a copy if the operand's layout, after decomposition, allows none."""
     try:
         viewed: torch.Tensor = torch.ops.aten.view.default(source, shape)
     except (ValueError, RuntimeError):
@@ -60,7 +58,8 @@ def _attributed(module: fx.GraphModule) -> Callable[..., Any]:
 
 
 def as_flat_function(module: fx.GraphModule) -> FlatFunction:
-    """A function over the graph's flat inputs that gives its flat outputs."""
+    """The graph as a function from flat inputs to flat outputs."""
+    _make_loops_consistent(module)
 
     def run(*inputs: Any) -> list[Any]:
         return list(AttributingInterpreter(module).run(*inputs))
@@ -68,11 +67,24 @@ def as_flat_function(module: fx.GraphModule) -> FlatFunction:
     return run
 
 
-def remove_dead_nodes(graph: fx.Graph) -> int:
-    """Edit ``graph`` in place, from the end to the start; gives how many nodes went."""
+def _make_loops_consistent(module: fx.GraphModule) -> None:
+    """Edit in place: torch adds what a loop carries to its other operands, and records a list and a tuple."""
+    for child in module.modules():
+        if not isinstance(child, fx.GraphModule):
+            continue
+        nodes = child.graph.find_nodes(op="call_function", target=torch.ops.higher_order.while_loop)
+        mixed = [node for node in nodes if len({isinstance(operands, list) for operands in node.args[2:4]}) > 1]
+        for node in mixed:
+            node.args = tuple(tuple(each) if isinstance(each, list) else each for each in node.args)
+        if mixed:
+            child.recompile()
+
+
+def remove_dead_nodes(graph: fx.Graph, kept: Callable[[fx.Node], bool] = lambda node: False) -> int:
+    """Remove dead nodes from ``graph`` in place, except those ``kept``; returns how many were removed."""
     removed = 0
     for node in reversed(graph.nodes):
-        if node.op in ("placeholder", "output") or node.users:
+        if node.op in ("placeholder", "output") or node.users or kept(node):
             continue
         # A dead random op still advances the generator: dropping it would change later draws.
         if node.op == "get_attr" or (is_pure(node) and not is_random(node)):

@@ -1,7 +1,4 @@
-"""One tracing session at a time, after which the process is as it was, whatever the user's code did.
-
-A lock among the threads of one process.
-"""
+"""Tracing sessions: one at a time, and afterwards all process-wide state is restored, whatever the user's code did."""
 
 import gc
 import logging
@@ -19,7 +16,7 @@ from precast.trace.collectives import functional_collectives
 
 
 class ProcessLock:
-    """Held by one thread, which may take it again. A forked child has a new one: who held the old one is not there."""
+    """A reentrant lock of one process. A forked child gets a new one: the thread that held the old one is gone."""
 
     def __init__(self) -> None:
         self._of_process = os.getpid(), threading.RLock()
@@ -44,21 +41,28 @@ class _Sessions(threading.local):
 
 
 _sessions = _Sessions()
-# What fails on fake tensors is told by the error; torch also logs it, over twenty lines.
+# The error reports what fails on fake tensors; torch also logs it, over twenty lines.
 logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: not in_tracing_session())
 
 
 def in_tracing_session() -> bool:
-    """Whether a session is under way on this thread."""
+    """Whether a session is active on this thread."""
     return _sessions.depth > 0
 
 
 @contextmanager
+def while_nobody_traces() -> Iterator[None]:
+    """Keep other threads from tracing, and so from replacing functions of torch."""
+    with _ONE_AT_A_TIME:
+        yield
+
+
+@contextmanager
 def tracing_session() -> Iterator[None]:
-    """Everything that must hold while the user's program is run on fake tensors, undone afterwards.
+    """Set up everything that must hold while the user's program runs on fake tensors, and undo it afterwards.
 
     Libraries see ``torch.compiler.is_compiling()`` and ``is_exporting()``; the autograd engine stays on this thread;
-    saved-tensor hooks of the surroundings wait outside; random, grad-mode, autocast and default-dtype state come back.
+    the caller's saved-tensor hooks are suspended; random, grad-mode, autocast and default-dtype state are restored.
     """
     with _ONE_AT_A_TIME, ExitStack() as stack:
         stack.enter_context(_compiler_flags())
@@ -78,7 +82,7 @@ def tracing_session() -> Iterator[None]:
 
 @contextmanager
 def _paused_collector() -> Iterator[None]:
-    """A trace makes hundreds of thousands of objects and few cycles: looking for those takes a fourth of its time."""
+    """Disable garbage collection: a trace creates many objects and few cycles, and collecting takes a fourth of it."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -104,7 +108,7 @@ def _compiler_flags() -> Iterator[None]:
 
 @contextmanager
 def _without_saved_tensor_hooks() -> Iterator[None]:
-    """Hooks that the caller has active run at run time; traced in, they would see fake tensors."""
+    """Suspend the caller's saved-tensor hooks: they belong to run time, and would see fake tensors here."""
     waiting: list[tuple[Any, Any]] = []
     top: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
     while (hooks := top(True)) is not None:
@@ -119,7 +123,7 @@ def _without_saved_tensor_hooks() -> Iterator[None]:
 
 @contextmanager
 def _restored_modes() -> Iterator[None]:
-    """Undo plain setter calls (``torch.set_grad_enabled(False)``, …) that the user's code left behind."""
+    """Undo setter calls (``torch.set_grad_enabled(False)``, …) that the user's code left in effect."""
     grad_mode, default_dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     autocast = {
         device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")

@@ -1,10 +1,10 @@
-"""The memory under tensors: a program may ask how large it is, and where someone notes that, resize that of inputs.
+"""Storages of traced tensors: programs may query their size, and resize those of inputs if that is recorded.
 
-A graph of values has tensors, and operators that tell what they do to them. What is done to the memory itself is no
-value of any node: it would be lost, or be done to memory that is not there while tracing.
+A functional graph has values, and operators on them. An operation on a storage is not a value of any node: it would be
+lost, or be applied to storage that does not exist while tracing.
 
 Before: ``w.untyped_storage().resize_(full); w.copy_(gathered); y = x @ w; w.untyped_storage().resize_(0)``
-After:  ``y = x @ gathered``, and the note that the memory of ``w`` has no bytes afterwards
+After:  ``y = x @ gathered``, and the fact that the storage of ``w`` has no bytes afterwards
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from precast.errors import CaptureError
 
 _aten = torch.ops.aten
 _ACCESSES = (torch.Tensor.untyped_storage, torch.Tensor.storage)
-# What torch.compile makes of `untyped_storage().resize_()`; it is there once that was imported.
+# torch.compile's operator for `untyped_storage().resize_()`; it exists once torch's compiler was imported.
 _RESIZES = "inductor::resize_storage_bytes_"
 _POINTED_AT_STORAGES = {
     _aten.set_.source_Storage, _aten.set_.source_Storage_storage_offset,
@@ -31,17 +31,14 @@ _POINTED_AT_STORAGES = {
 
 @dataclass
 class MemoryNotes:
-    """How large the memory of tensors is after a run that resized it, and how large it was where the run asked first.
-
-    By the storages that stand for it.
-    """
+    """The sizes of storages after a run that resized them, and at the run's first query, by fake storage."""
 
     resized: dict[int, int] = field(default_factory=dict)
     asked: dict[int, int] = field(default_factory=dict)
 
 
 _notes: ContextVar[MemoryNotes | None] = ContextVar("memory_notes", default=None)
-# Those that others of a storage's methods are made of.
+# The methods of storages on which all others are based.
 _TOUCHING = (
     "__getitem__", "__setitem__", "_byteswap", "_set_cdata", "_set_from_file", "_share_fd_cpu_",
     "_share_filename_cpu_", "_write_file", "clone", "copy_", "cpu", "data_ptr", "fill_", "share_memory_", "tolist",
@@ -50,7 +47,7 @@ _TOUCHING = (
 
 @contextmanager
 def noted_memory() -> Iterator[None]:
-    """While active, memory may be resized, and someone sees to it that this happens."""
+    """While active, storages may be resized: the caller applies the recorded sizes."""
     token = _notes.set(MemoryNotes())
     try:
         yield
@@ -59,7 +56,7 @@ def noted_memory() -> Iterator[None]:
 
 
 def memory_notes() -> MemoryNotes:
-    """New notes for the run that follows, which are empty for ever if nobody wants any."""
+    """New notes for the next run; they stay empty if none are being recorded."""
     if _notes.get() is None:
         return MemoryNotes()
     notes = MemoryNotes()
@@ -68,13 +65,13 @@ def memory_notes() -> MemoryNotes:
 
 
 def is_storage_resize(func: Any) -> bool:
-    """Whether a torch function is what torch.compile makes of ``untyped_storage().resize_()``."""
+    """Whether a torch function is torch.compile's operator for ``untyped_storage().resize_()``."""
     packet = func.overloadpacket if isinstance(func, torch._ops.OpOverload) else func
     return isinstance(packet, torch._ops.OpOverloadPacket) and packet._qualified_op_name == _RESIZES
 
 
 def resize_storage(tensor: torch.Tensor, size: int) -> None:
-    """Note that the memory of a traced tensor has so many bytes from now on."""
+    """Record the new size, in bytes, of a traced tensor's storage."""
     _note_resize(tensor.untyped_storage(), size)
 
 
@@ -95,25 +92,25 @@ def memory_given_away() -> CaptureError:
 
 
 def refuse_resize_of_intermediates() -> NoReturn:
-    _refuse("resizes the memory under a tensor that is no input of it")
+    _refuse("resizes the memory under a tensor that is not one of its inputs")
 
 
 def is_storage_access(func: Any, args: Any) -> bool:
-    """Whether a torch function hands out the memory of a tensor that is traced."""
+    """Whether a torch function returns the storage of a traced tensor."""
     return func in _ACCESSES and isinstance(args[0], FakeTensor | FunctionalTensor)
 
 
 def guarded_storage(func: Any, *args: Any) -> Any:
-    """What the access returns, which refuses from then on to be read or written."""
+    """The storage that the access returns, which from then on refuses reads and writes."""
     storage = func(*args)
     untyped = storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
-    # Torch keeps one object for each storage, so that the next access returns the guarded one as well.
+    # Torch keeps one Python object per storage, so the next access returns the guarded one as well.
     untyped.__class__ = _TracedStorage
     return storage
 
 
 def refuse_operators_on_storages(func: Any) -> None:
-    """Raise for operators that say by a storage, and not by a tensor, what they do."""
+    """Raise for operators that take storages."""
     if func in _POINTED_AT_STORAGES:
         _refuse("points a tensor at a storage (set_)", "Give set_() a tensor of that memory.")
     if is_storage_resize(func):
@@ -121,7 +118,7 @@ def refuse_operators_on_storages(func: Any) -> None:
 
 
 class _TracedStorage(torch.UntypedStorage):
-    """The memory of a tensor that has none while it is traced."""
+    """The storage of a traced tensor, which has no memory."""
 
     def resize_(self, size: int) -> "_TracedStorage":
         _note_resize(self, size)

@@ -1,9 +1,9 @@
-"""Texts of tensors: what ``str``, ``repr``, ``format`` and ``print`` show are values, which a graph does not have.
+"""Refuses texts of tensors (``str``, ``repr``, ``format``, ``print``): they show values, which a graph does not have.
 
-Before: ``print(x)`` shows ``FakeTensor(..., size=(3,))`` while it is traced, and ``len(str(x))`` is 25 ever after
+Before: ``print(x)`` shows ``FakeTensor(..., size=(3,))`` while it is traced, and ``len(str(x))`` is always 25
 After:  capture ends with an error at that line; ``precast.compile`` runs it in Python
 
-What shows no tensors is shown again by every call: ``print("shape", x.shape)``.
+Prints without tensors are repeated at every call: ``print("shape", x.shape)``.
 """
 
 import builtins
@@ -29,15 +29,15 @@ _TEXTS = (Tensor.__repr__, Tensor.__format__)
 
 
 def refuse_texts(func: object) -> None:
-    """Raise if ``func`` makes a text of a tensor. One for a log has no part in what a program computes."""
+    """Raise if ``func`` makes a text of a tensor, except for logging, which does not affect results."""
     if func not in _TEXTS or _is_logging():
         return
     raise DataDependentError(
-        "The program makes a text of a tensor.",
+        "The program converts a tensor to a string.",
         at=innermost_users_line(),
-        why="the text shows values that only running the program can give",
-        fix="Print what the program returns, or its sizes and types alone. Where the code is not yours, "
-        "precast.compile without fullgraph=True runs the module with that line in Python, and compiles the others.",
+        why="the string contains values that are only known at run time",
+        fix="Print the result of the program, or only sizes and types. For code that is not yours: precast.compile "
+        "without fullgraph=True runs that module in Python and compiles the others.",
     )
 
 
@@ -51,14 +51,14 @@ def _is_logging() -> bool:
 
 
 class _Sizes(NamedTuple):
-    """A shape that is to be shown, with symbols that a tree shows."""
+    """A shape to print, as a tuple, so that symbols in it are leaves."""
 
     items: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Printed:
-    """One call of ``print``: texts, numbers that are symbols while tracing, and how they are shown."""
+    """One call of ``print``: its texts and symbolic numbers, and its options."""
 
     values: tuple[Any, ...]
     options: Mapping[str, Any]
@@ -68,12 +68,12 @@ class Printed:
         return cls(tuple(map(_shown, values)), options)
 
     def show(self, values: Sequence[Any]) -> None:
-        """Print again, with numbers in place of symbols."""
+        """Repeat the print with the numbers of this call."""
         print(*(torch.Size(each.items) if isinstance(each, _Sizes) else each for each in values), **self.options)
 
 
 def _shown(value: Any) -> Any:
-    """A text, or what one can be made of when all numbers are known."""
+    """The text of a value, or the value itself if it contains symbols."""
     if isinstance(value, torch.Size):
         value = _Sizes(tuple(value))
     leaves, tree = pytree.tree_flatten(value)
@@ -87,10 +87,10 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat)
 
 @contextmanager
 def refused_texts(printed: list[Printed] | None = None) -> Iterator[None]:
-    """While active, on this thread, tensors of functionalization refuse, too: torch functions do not see theirs.
+    """While active, functional tensors on this thread refuse, too: torch functions do not see their texts.
 
-    What is printed is noted in ``printed``, and shown where there is no such list. ``print`` makes all its texts before
-    it shows the first. A text that is made of a symbol is that of its number, for which the program is compiled then.
+    Prints are recorded in ``printed``, or shown if it is None. ``print`` makes all its texts before it shows the first.
+    The text of a symbol is that of its number, to which the program is then specialized.
     """
     thread = threading.get_ident()
     show = builtins.print

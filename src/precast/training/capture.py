@@ -1,4 +1,4 @@
-"""A step as a program: flat, functional, over all state that it reads, with its updates as outputs.
+"""Captures a step as a program: flat, functional, over all state that it reads, with its updates as outputs.
 
 Before: ``StepModule(...)(batch)``
 After:  ``graph(p_model…, b_optimizer_state…, b_optimizer_groups_0_lr, batch…) -> (updates, loss, aux)``
@@ -6,9 +6,10 @@ After:  ``graph(p_model…, b_optimizer_state…, b_optimizer_groups_0_lr, batch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -19,9 +20,11 @@ from precast.export.tidy import named_outputs, tidied
 from precast.native.graph_passes.numbers_in_tensors import keep_numbers_in_tensors
 from precast.trace.capture import capture
 from precast.trace.capture.prepare import prepare
+from precast.trace.eager.symbolic_numbers import extremes_of_symbols
 from precast.trace.functionalize import functionalize
 from precast.trace.retrace import remove_dead_nodes
 from precast.trace.session import tracing_session
+from precast.trace.state.snapshot import Write
 from precast.training.recompute import within_budget
 from precast.training.skipping import skip_unless_finite
 
@@ -33,16 +36,18 @@ def capture_step(
     *,
     skips_nonfinite: bool = False,
     memory_budget: float | None = None,
+    tell_writes: Callable[[Sequence[Write]], object] | None = None,
 ) -> ExportedProgram:
-    """Record what ``module(batch)`` does, gradients and updates inside."""
+    """Capture ``module(batch)``, including gradients and updates, and report its writes to Python's state."""
     _refuse_autocast()
     shapes = None if dynamic_shapes is None else {"batch": dynamic_shapes}
-    program = capture(module, (batch,), dynamic_shapes=shapes)
+    with _recurrence_in_steps():
+        program = capture(module, (batch,), dynamic_shapes=shapes, tell_writes=tell_writes)
     program = functionalize(program, keep_aliases=False)
     if skips_nonfinite:
         program = skip_unless_finite(program)
     program = tidied(program)
-    # Learning rates and counts of steps are computed with as Python would, but no file can hold Python's numbers.
+    # Learning rates and step counts are computed like Python numbers, which no file can hold.
     exact = keep_numbers_in_tensors(program.module)
     if exact is not program.module:
         remove_dead_nodes(exact.graph)
@@ -55,14 +60,33 @@ def capture_step(
 
 
 def run_on_fakes(module: torch.nn.Module, batch: Any) -> None:
-    """Run a step once, on tensors without data, to watch what it looks at."""
-    with tracing_session():
+    """Run a step once on fake tensors, to observe what it reads."""
+    with tracing_session(), extremes_of_symbols():
         prepare(module, (batch,), takes_fakes=True)
 
 
 @contextmanager
+def _recurrence_in_steps() -> Iterator[None]:
+    """While active, LSTMs are recorded step by step: oneDNN's layers have a workspace for their backward, which torch
+    creates in grad mode only, and compiled steps run without it.
+    """
+    lstm = torch._VF.lstm
+
+    def in_steps(*arguments: Any) -> Any:
+        before = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            return lstm(*arguments)
+        finally:
+            torch._C._set_mkldnn_enabled(before)
+
+    with patch.object(torch._VF, "lstm", in_steps):
+        yield
+
+
+@contextmanager
 def gradients_set_aside(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
-    """While active, no parameter has a gradient from before: a step begins by clearing them."""
+    """While active, no parameter has an old gradient, since a step begins by clearing them."""
     before = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None
@@ -75,7 +99,7 @@ def gradients_set_aside(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """While active, all of the model is in eval mode."""
+    """While active, the whole model is in eval mode."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -90,5 +114,5 @@ def _refuse_autocast() -> None:
         raise InputValueError(
             "A training step is captured under autocast.",
             why="the backward and the update would be cast too, which they are not where autocast ends with the loss",
-            fix="Enter autocast inside of the loss function: with torch.autocast('cpu', torch.bfloat16): return …",
+            fix="Enter autocast inside the loss function: with torch.autocast('cpu', torch.bfloat16): return …",
         )

@@ -1,7 +1,7 @@
-"""Checkpoints of a step: one file a process, and an index that is written when all of them are complete.
+"""Checkpoints of a step: one file per process, and an index that is written once all of them are complete.
 
-``index.json`` names the folder of the newest whole checkpoint; those before are removed after it was written. So there
-is a whole one at every moment, whatever is killed. Shards are put together again for another number of processes.
+``index.json`` names the folder of the newest complete checkpoint; older ones are removed after it is written. So there
+is a complete one at every moment, whatever is killed. Shards are recombined for a different number of processes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from precast.artifact.archive import write_file
+from precast.artifact.schema import ANYTHING, Count, Json, ListOf, MapOf, Shape, Text, brief, check_shape, damaged
 from precast.artifact.weights import Weight, read_weights, weight_pieces
 from precast.errors import ArtifactError
 from precast.packaging.samples import as_weight
@@ -28,11 +29,18 @@ if TYPE_CHECKING:
 INDEX = "index.json"
 _SEED = "random.seed"
 _SHARD = "shards."
+_NAME = Text(r"[^\x00-\x1f]{1,1024}")
+_SHAPE: Shape = {
+    "folder": Text(r"checkpoint-[0-9]{1,18}"),
+    "processes": Count(100_000),
+    "sharded": MapOf(_NAME, Count(2**48), 1_000_000),
+    "groups": ListOf(MapOf(_NAME, ANYTHING, 1000), 100_000),
+}
 
 
 @dataclass(frozen=True)
 class Rank:
-    """A process's place among those that train together."""
+    """A process's position among those that train together."""
 
     number: int = 0
     count: int = 1
@@ -43,7 +51,7 @@ class Rank:
         return cls() if group is None else cls(group.rank(), group.size(), group)
 
     def meet(self) -> None:
-        """Wait for all."""
+        """A barrier for all processes."""
         if self.group is not None:
             torch.distributed.barrier(self.group)
 
@@ -51,7 +59,7 @@ class Rank:
 def write_checkpoint(
     folder: Path, tensors: Mapping[str, torch.Tensor], optimizer: Optimizer, placement: Placement, rank: Rank
 ) -> None:
-    """Write this process's part, and, in the first, the index."""
+    """Write this process's part and, in the first process, the index."""
     folder.mkdir(parents=True, exist_ok=True)
     before = _index(folder) if (folder / INDEX).exists() else None
     name = f"checkpoint-{0 if before is None else int(before['folder'].rpartition('-')[2]) + 1}"
@@ -80,17 +88,21 @@ def write_checkpoint(
 def read_checkpoint(
     folder: Path, tensors: Mapping[str, torch.Tensor], optimizer: Optimizer, placement: Placement, rank: Rank
 ) -> None:
-    """Write a checkpoint into these tensors; one that does not fit changes nothing."""
+    """Load a checkpoint into these tensors; one that does not fit changes nothing."""
     index = _index(folder)
+    sharded = _sharded(tensors, placement)
+    if index["sharded"] != sharded:
+        raise _other(folder, "it is sharded differently")
+    groups = _read_groups(folder, index["groups"], optimizer)
     parts = [
         _read(folder / index["folder"] / _file(number, index["processes"])) for number in range(index["processes"])
     ]
-    if index["sharded"].keys() != _sharded(tensors, placement).keys():
-        raise _other(folder, "it is cut into shards otherwise")
     found = {}
     for name, tensor in tensors.items():
-        if name in index["sharded"]:
-            whole = torch.cat([_tensor(part, name, folder).flatten() for part in parts])[: index["sharded"][name]]
+        if name in sharded:
+            whole = torch.cat([_tensor(part, name, folder).flatten() for part in parts])[: sharded[name]]
+            if len(whole) < sharded[name]:
+                raise _other(folder, f"{name} has {len(whole)} elements in it")
             found[name] = as_rows(whole, rank.count)[rank.number]
         else:
             part = parts[rank.number % len(parts)] if name == _SEED else parts[0]
@@ -100,12 +112,12 @@ def read_checkpoint(
     with torch.no_grad():
         for name, tensor in tensors.items():
             tensor.copy_(found[name])
-    for group, numbers in zip(optimizer.param_groups, index["groups"], strict=True):
-        group.update({name: tuple(each) if isinstance(each, list) else each for name, each in numbers.items()})
+    for group, numbers in zip(optimizer.param_groups, groups, strict=True):
+        group.update(numbers)
 
 
 def _sharded(tensors: Mapping[str, torch.Tensor], placement: Placement) -> dict[str, int]:
-    """The tensors of which each process has a part, and how many elements all parts hold."""
+    """The tensors of which each process has a part, and the number of elements in all parts."""
     if not isinstance(placement, ShardedOptimizer):
         return {}
     return dict(_shards(tensors, placement))
@@ -125,6 +137,35 @@ def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params" and isinstance(value, plain)}
 
 
+def _read_groups(folder: Path, saved: list[dict[str, Any]], optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The optimizer's groups in the index, if their settings match these."""
+    groups = optimizer.param_groups
+    if len(saved) != len(groups):
+        raise _other(folder, f"it has {len(saved)} groups of parameters")
+    for number, (numbers, group) in enumerate(zip(saved, groups, strict=True)):
+        wrong = [name for name in numbers if name == "params" or not _may_be(numbers[name], group.get(name))]
+        if wrong:
+            raise _other(folder, f"{wrong[0]!r} of group {number} is {brief(numbers[wrong[0]])} in it")
+    return [
+        {name: tuple(each) if isinstance(each, list) else each for name, each in numbers.items()} for numbers in saved
+    ]
+
+
+def _may_be(saved: Json, now: object) -> bool:
+    """Whether a setting can take a saved value: of the same kind, or unset in one of the two."""
+    match saved:
+        case list():
+            others = now if isinstance(now, list | tuple) else [None] * len(saved)
+            fits = now is None or isinstance(now, list) or (isinstance(now, tuple) and len(now) == len(saved))
+            return fits and all(map(_may_be, saved, others))
+        case bool() | str():
+            return now is None or isinstance(now, type(saved))
+        case int() | float():
+            is_number = isinstance(now, int | float) and not isinstance(now, bool)
+            return (now is None or is_number) and (isinstance(saved, float) or abs(saved) < 2**63)
+    return saved is None
+
+
 def _file(number: int, count: int) -> str:
     return f"process-{number:05}-of-{count:05}.safetensors"
 
@@ -132,13 +173,13 @@ def _file(number: int, count: int) -> str:
 def _index(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads((folder / INDEX).read_text())
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise ArtifactError(
             f"{folder} holds no checkpoint", why=str(problem), fix="name a folder that save_checkpoint wrote to"
         ) from problem
-    name, count = content.get("folder"), content.get("processes")
-    if not isinstance(name, str) or not name.startswith("checkpoint-") or "/" in name or type(count) is not int:
-        raise _other(folder, "its index is damaged")
+    check_shape(content, _SHAPE, str(folder / INDEX))
+    if not content["processes"]:
+        raise damaged(f"{folder / INDEX} is malformed", "it was written by no process")
     found: dict[str, Any] = content
     return found
 

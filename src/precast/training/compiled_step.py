@@ -1,7 +1,7 @@
-"""A step's program, compiled by a backend: it writes its updates where the state is.
+"""A step's program, compiled by a backend, which updates the state in place.
 
 Before: ``graph(state, batch) -> (updates, results)``
-After:  ``call([*state, *batch]) -> results``, and the state holds the updates; nothing was copied
+After:  ``call([*state, *batch]) -> results``, and the state is updated without copies
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KIND = "train_step"
 
 
 class CompiledStep:
-    """A program to call with the state that it names, in the order of ``state_names``, and with a batch."""
+    """A compiled program, called with the state in the order of ``state_names``, and with a batch."""
 
     def __init__(self, exported: ExportedProgram, compilers: CompilersInUse) -> None:
         program, facts = exported.program, exported.program.boundary
@@ -57,17 +57,17 @@ class CompiledStep:
         self._out_tree = program.signature.out_tree
 
     def leaves_of(self, batch: Any) -> list[Any]:
-        """The leaves of a batch that fits; else an error names what does not."""
+        """The leaves of a batch; an error names what does not fit."""
         return pytree.tree_leaves(self._convention.normalized((batch,), {}))
 
     def arena_bytes(self, options: Options) -> int:
-        """How large the memory for all temporaries of a step is, in native code."""
+        """The size of the arena for all temporaries of a step, in native code."""
         target = target_for(devices_of(self.module.graph))
         entries = lower_segments(prepare_graph(self.module, target, options), target)
         return sum(int(entry.plan.arena_size.constant or 0) for entry in entries)
 
     def run(self, state: Sequence[torch.Tensor], leaves: Sequence[Any], seed: torch.Tensor) -> Any:
-        """Make one step; a call that draws takes its numbers from the seed, and counts it up."""
+        """Run one step; one that draws random numbers takes them from the seed, and increments it."""
         values = [*state, *leaves, *([seed] if self.draws else [])]
         with torch.no_grad():
             results = self._call(values)
@@ -77,5 +77,5 @@ class CompiledStep:
 
 
 def _seeded(module: fx.GraphModule) -> fx.GraphModule:
-    """The graph with its random numbers drawn from a seed that it takes as its last input."""
+    """The graph with its random seed as its last input."""
     return seed_as_input(draw_from_streams(module, target_for(devices_of(module.graph)).device))

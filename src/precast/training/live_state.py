@@ -1,4 +1,4 @@
-"""Where a step finds its state at each call: in the model and the optimizer as they are then."""
+"""Reads a step's state at each call, from the model and the optimizer as they are then."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from torch.optim import Optimizer
 
 from precast.autograd.state_slots import ModuleSlots
 from precast.trace.state.places import Place, Readings
-from precast.training.step_module import GroupNumber, parameters_of
+from precast.training.numbers import Number
+from precast.training.step_module import parameters_of
 
 _KIND = attrgetter("dtype", "shape", "device")
-"""What code was compiled for of a tensor."""
+"""The properties of a tensor that code is specialized for."""
 
 
 class ModelStructure:
-    """Which modules a model has now, in which modes, and which of its tensors the optimizer's parameters are."""
+    """The current modules of a model, their modes, and which of its tensors are the optimizer's parameters."""
 
     def __init__(self, model: torch.nn.Module, optimizer: Optimizer) -> None:
         self._model, self._optimizer = model, optimizer
         self._slots = ModuleSlots(model)
-        # All that were found: identities of modules are valid for as long as these live.
+        # All slots so far: identities of modules are valid for as long as these live.
         self._found = [self._slots]
         self._known: list[int] = []
         self._trained: tuple[tuple[int, int | None], ...] = ()
 
     def key(self) -> Any:
-        """Steps are compiled for one structure: modules or parameters that were exchanged make another one."""
+        """Steps are compiled for one structure: replacing modules or parameters changes the key."""
         tensors = self._slots.read_current()
         if tensors is None:
             self._slots = ModuleSlots(self._model)
@@ -45,7 +46,7 @@ class ModelStructure:
 
 
 class LiveState:
-    """The tensors of a captured step, read anew at each call; the optimizer may have loaded others meanwhile.
+    """The tensors of a captured step, read at each call, since the optimizer may have replaced them.
 
     ``names`` are those of the program; ``captured`` are the tensors that it was captured with.
     """
@@ -56,10 +57,11 @@ class LiveState:
         optimizer: Optimizer,
         names: Sequence[str],
         captured: Mapping[str, torch.Tensor],
-        numbers: Mapping[GroupNumber, torch.Tensor],
+        numbers: Mapping[Number, torch.Tensor],
     ) -> None:
         self._optimizer = optimizer
         self._numbers = dict(numbers)
+        self._counts = [(number, tensor) for number, tensor in numbers.items() if number.counts]
         in_model = {
             id(tensor): (holder, name)
             for module in model.modules()
@@ -74,7 +76,7 @@ class LiveState:
         }
         in_groups = {
             id(value): (group, name)
-            for group in optimizer.param_groups
+            for group in (*optimizer.param_groups, vars(optimizer))
             for name, value in group.items()
             if isinstance(value, torch.Tensor)
         }
@@ -89,7 +91,7 @@ class LiveState:
         self._readings = self._placed()
 
     def read(self) -> list[Any] | None:
-        """The tensors now; None where one is gone, or of another kind than the one that was captured."""
+        """The current tensors; None if one is missing, or differs in kind from the captured one."""
         for number, tensor in self._numbers.items():
             if (value := float(number.read(self._optimizer))) != self._known.get(number):
                 tensor.fill_(value)
@@ -102,8 +104,14 @@ class LiveState:
         except AttributeError:
             return None
 
+    def keep_counts(self) -> None:
+        """Write the counters of a step back to the optimizer."""
+        for number, tensor in self._counts:
+            number.update(self._optimizer, tensor)
+            self._known[number] = float(number.read(self._optimizer))
+
     def _placed(self) -> Readings:
-        self._known = dict[GroupNumber, float]()
+        self._known = dict[Number, float]()
         self._states = [self._optimizer.state.get(parameter) for parameter in self._parameters]
         return Readings([self._place(*home) for home in self._homes])
 

@@ -1,6 +1,6 @@
-"""Where parameters and gradients are: in one process, in all of many, or in parts of them.
+"""Where parameters and gradients are: in one process, replicated in many, or sharded.
 
-A placement says what the loss is computed from, how gradients become those of the optimizer's parameters, and what
+A placement defines what the loss is computed from, how gradients become those of the optimizer's parameters, and what
 happens after the update. Collectives are operators of the program; torch.distributed runs them.
 
 ========== ========================== =============================== ====================
@@ -30,34 +30,34 @@ _exchange = torch.ops._c10d_functional
 
 
 class Placement:
-    """One process: parameters are whole, and gradients are what they are."""
+    """A single process: parameters are whole, and gradients are used as they are."""
 
     def whole(self, trained: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """What the loss is computed from, for the optimizer's parameters."""
+        """The parameters that the loss is computed from, for the optimizer's parameters."""
         return trained
 
     def replaced(self, whole: Sequence[torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """Parameters of the model that others stand for, by name."""
+        """Parameters of the model that are replaced during the forward, by name."""
         return {}
 
     def saving(self, trained: Sequence[torch.Tensor], whole: Sequence[torch.Tensor]) -> AbstractContextManager[Any]:
-        """Around the forward: what of the parameters is kept for the backward."""
+        """A context for the forward that decides how parameters are saved for the backward."""
         return nullcontext()
 
     def reduce(self, loss: torch.Tensor, gradients: Gradients) -> tuple[torch.Tensor, Gradients]:
-        """The loss of all processes, and the gradients of the optimizer's parameters."""
+        """The mean loss of all processes, and the gradients of the optimizer's parameters."""
         return loss, gradients
 
     def clip(self, trained: Sequence[torch.Tensor], largest: float) -> None:
-        """Scale gradients down to a norm of all of them."""
+        """Clip gradients by their total norm."""
         torch.nn.utils.clip_grad_norm_(trained, largest)
 
     def all_finite(self, is_finite: torch.Tensor) -> torch.Tensor:
-        """Whether it is so in all processes."""
+        """Whether it is true in all processes."""
         return is_finite
 
     def publish(self, trained: Sequence[torch.Tensor]) -> None:
-        """After the update: let the model have it."""
+        """After the update: make it visible to the model."""
 
 
 ONE_PROCESS = Placement()
@@ -65,7 +65,7 @@ ONE_PROCESS = Placement()
 
 @dataclass(frozen=True)
 class Group:
-    """A process group as programs name it: nothing in it depends on the rank."""
+    """A process group in the form that programs use: independent of the rank."""
 
     name: str
     size: int
@@ -88,7 +88,7 @@ class Group:
         return _finished(started)
 
     def buckets(self, tensors: Sequence[torch.Tensor | None]) -> Iterator[list[int]]:
-        """Numbers of tensors that are exchanged together: of one type, last ones first, as gradients come."""
+        """Numbers of tensors that are exchanged together: of one type, last ones first, in the order of gradients."""
         found: dict[torch.dtype, list[int]] = {}
         for number in reversed(range(len(tensors))):
             tensor = tensors[number]
@@ -113,7 +113,7 @@ def _bytes(tensor: torch.Tensor | None) -> int:
 
 @dataclass(frozen=True)
 class DataParallel(Placement):
-    """All processes have all parameters, each a part of the batch."""
+    """All processes have all parameters, and a part of the batch each."""
 
     group: Group
 
@@ -130,7 +130,7 @@ class DataParallel(Placement):
 
 @dataclass(frozen=True)
 class ShardedOptimizer(Placement):
-    """All processes have all parameters, and each updates its part of every one.
+    """All processes have all parameters, and each updates its shard of every one.
 
     ``owners`` are the model's parameters, in the order of the optimizer's, which are their shards.
     """
@@ -189,7 +189,7 @@ class ShardedOptimizer(Placement):
 
 @dataclass(frozen=True)
 class ShardedParameters(ShardedOptimizer):
-    """Each process has its part of every parameter; whole ones are there while a bucket of layers runs.
+    """Each process has its shard of every parameter; whole ones exist while a bucket of layers runs.
 
     ``names`` are those of the parameters in the model, which are empty themselves.
     """
@@ -208,17 +208,17 @@ class ShardedParameters(ShardedOptimizer):
         return dict(zip(self.names, whole, strict=True))
 
     def publish(self, trained: Sequence[torch.Tensor]) -> None:
-        """The next step gathers anew."""
+        """Do nothing: the next step gathers the parameters."""
 
     def _like(self, trained: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Something as large as the whole parameters, for buckets that gradients fall into as well."""
+        """Stand-ins as large as the whole parameters, whose buckets gradients share."""
         return [
             torch.empty((), dtype=each.dtype, device=each.device).expand(shape)
             for each, shape in zip(trained, self.shapes, strict=True)
         ]
 
     def saving(self, trained: Sequence[torch.Tensor], whole: Sequence[torch.Tensor]) -> AbstractContextManager[Any]:
-        """While active, the backward keeps no whole parameter: it gathers them again when it needs them."""
+        """While active, the backward saves no whole parameter, but gathers them again when it needs them."""
         shards = [each.detach() for each in trained]
         buckets = {number: bucket for bucket in self.group.buckets(self._like(trained)) for number in bucket}
         again: dict[int, torch.Tensor] = {}
@@ -241,7 +241,7 @@ class ShardedParameters(ShardedOptimizer):
 
 
 def _is_part(tensor: torch.Tensor, whole: torch.Tensor) -> bool:
-    """Whether a tensor looks at the memory of another, which is dense."""
+    """Whether a tensor is a view of another, dense one."""
     if tensor.untyped_storage()._cdata != whole.untyped_storage()._cdata:
         return False
     return 0 <= tensor.storage_offset() - whole.storage_offset() < max(whole.numel(), 1)
@@ -256,12 +256,12 @@ def _seen_as(tensor: torch.Tensor, shape: Sequence[int], stride: Sequence[int], 
 
 
 def _present(tensor: torch.Tensor | None) -> torch.Tensor:
-    assert tensor is not None, "buckets hold tensors alone"
+    assert tensor is not None, "buckets hold only tensors"
     return tensor
 
 
 def as_rows(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """A tensor's elements in as many equal rows, filled up with zeros: one for each process."""
+    """A tensor's elements as equal rows, padded with zeros: one row per process."""
     flat = tensor.reshape(-1)
     missing = -flat.numel() % count
     return torch.nn.functional.pad(flat, (0, missing)).view(count, -1)

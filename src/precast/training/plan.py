@@ -1,10 +1,10 @@
-"""What a step would take over many processes, from one that was measured.
+"""Predicts a step over many processes from a measured one.
 
-A step is computing, with moments at which a collective begins or is waited for. Those moments move apart or together
-with nothing but the waiting; what is exchanged takes as long as the network needs for its bytes, one after the other:
+A step computes, with moments at which a collective starts or is waited for. More processes only change the waiting
+between these; exchanges take as long as the network needs for their bytes, one after the other:
 
 =============== ==================================== ==========================
-                bytes ``b``, ``n`` processes           rounds of latency
+                bytes ``b``, ``n`` processes           latencies
 =============== ==================================== ==========================
 all_reduce      ``2 (n-1)/n b / bandwidth``            ``2 (n-1)``, as a ring, or
                 ``2 b / bandwidth``                    ``2 log2 n``, as a tree
@@ -26,13 +26,13 @@ from precast.training.timeline import Exchange, Timeline
 
 @dataclass(frozen=True)
 class Network:
-    """What connects the processes: bytes a second out of each, and seconds until the first byte arrives."""
+    """The network between the processes: bytes per second out of each, and the latency in seconds."""
 
     bandwidth: float
     latency: float = 0.0
 
     def seconds(self, exchange: Exchange, processes: int) -> float:
-        """How long a collective takes on its own, by the faster of the usual algorithms."""
+        """The duration of a collective on its own, with the faster of the usual algorithms."""
         if processes == 1:
             return 0.0
         share, rounds = (processes - 1) / processes, math.ceil(math.log2(processes))
@@ -46,7 +46,7 @@ class Network:
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step over so many processes: its seconds, and those of them in which it only waits."""
+    """A step over some number of processes: its duration, and the part spent waiting, in seconds."""
 
     processes: int
     seconds: float
@@ -59,7 +59,7 @@ class PlannedStep:
 
     @property
     def speedup(self) -> float:
-        """How many times as many examples a second as one process."""
+        """The throughput, in examples per second, relative to one process."""
         return self.processes * self.efficiency
 
 
@@ -85,7 +85,7 @@ def _planned(timeline: Timeline, network: Network, processes: int) -> PlannedSte
         if begins:
             free = finished[number] = max(now, free) + network.seconds(exchange, processes)
             continue
-        # What the measured step waited for is replaced by what this one waits for.
+        # The measured waiting is replaced by the predicted one.
         measured = max(measured, exchange.waited_until)
         waiting = max(0.0, finished[number] - now)
         now, waited = now + waiting, waited + waiting

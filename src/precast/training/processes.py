@@ -1,4 +1,4 @@
-"""Training by many processes: who holds what, and who is missed when one has ended."""
+"""Training by many processes: how parameters are placed, and which process is missing when an exchange fails."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHARDS = ("none", "optimizer", "parameters")
 def placement_of(
     model: torch.nn.Module, optimizer: Optimizer, group: ProcessGroup | None, shard: str, bucket_bytes: int
 ) -> Placement:
-    """How a step is spread; with shards, the optimizer is given them in place of the model's parameters."""
+    """The placement of a step; with sharding, the optimizer's parameters are replaced by shards."""
     if shard not in SHARDS or (group is None and shard != "none"):
         raise InputValueError(
             f"shard cannot be {shard!r}.",
@@ -57,7 +57,7 @@ def placement_of(
 
 
 def _send_from_first(model: torch.nn.Module, group: ProcessGroup) -> None:
-    """All begin with the parameters and buffers of the group's first process."""
+    """Broadcast the parameters and buffers of the group's first process to all."""
     first = torch.distributed.get_global_rank(group, 0)
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
@@ -65,7 +65,7 @@ def _send_from_first(model: torch.nn.Module, group: ProcessGroup) -> None:
 
 
 def _cut_parameters(optimizer: Optimizer, group: ProcessGroup) -> tuple[torch.nn.Parameter, ...]:
-    """Exchange the optimizer's parameters for this process's shards of them; gives the parameters."""
+    """Replace the optimizer's parameters by this process's shards; returns the parameters."""
     owners = [parameter for each in optimizer.param_groups for parameter in each["params"]]
     refusal = None
     if any(optimizer.state.get(owner) for owner in owners):
@@ -75,7 +75,7 @@ def _cut_parameters(optimizer: Optimizer, group: ProcessGroup) -> tuple[torch.nn
             "Make the step before the first update.",
         )
     elif not all(isinstance(owner, torch.nn.Parameter) and owner.requires_grad for owner in owners):
-        refusal = "holds parameters that are not trained", "they have no shards", "Give it trained ones alone."
+        refusal = "holds parameters that are not trained", "they have no shards", "Pass it trained parameters only."
     elif not is_elementwise(optimizer):
         refusal = (
             "looks at whole parameters",
@@ -92,8 +92,8 @@ def _cut_parameters(optimizer: Optimizer, group: ProcessGroup) -> tuple[torch.nn
 
 
 @contextmanager
-def missing_told(group: ProcessGroup | None) -> Iterator[None]:
-    """Where an exchange fails, tell which processes have ended."""
+def reporting_missing(group: ProcessGroup | None) -> Iterator[None]:
+    """If an exchange fails, report which processes have ended."""
     if group is None or group.size() == 1:
         yield
         return
@@ -104,7 +104,7 @@ def missing_told(group: ProcessGroup | None) -> Iterator[None]:
         if not missing:
             raise
         raise TrainingError(
-            f"Process {', '.join(map(str, missing))} of {group.size()} does not answer any more.",
+            f"Process {', '.join(map(str, missing))} of {group.size()} no longer responds.",
             why=f"it has ended, or cannot be reached: {str(problem).splitlines()[0]}",
             fix="Start all processes again, from the last checkpoint.",
         ) from problem

@@ -1,9 +1,9 @@
-"""A step that keeps less of its forward for its backward, and computes the rest again.
+"""Activation recomputation: a step saves less of its forward for its backward, and recomputes the rest.
 
-Before: ``graph(state, batch, tangent) -> (updates, loss)``: the backward reads what the forward has made
-After:  the same without ``tangent``, which is one; what a memory budget leaves no room for is made twice
+Before: ``graph(state, batch, tangent) -> (updates, loss)``: the backward reads what the forward computed
+After:  the same without ``tangent``, which is one; values that exceed a memory budget are computed twice
 
-The step is cut in two where the tangent comes in, as any joint graph is, and put together again.
+The step is partitioned at the tangent, like any joint graph, and rejoined.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from precast.partition import min_cut_rematerialization_partition
 from precast.partition.trade_off import estimated_peak_bytes
 
 TANGENT = "optimizer.tangent"
-"""The gradient of the loss, while a step is captured that is to be cut."""
+"""The gradient of the loss, while a step to be partitioned is captured."""
 
 _FRACTIONS = (1.0, 0.75, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.0)
 
@@ -55,14 +55,14 @@ def within_budget(program: Program, memory_budget: float) -> Program:
 
 
 def _budgets(asked: float) -> list[float]:
-    """What to try: less that is kept may be more that is computed again at once, so that a larger budget needs less."""
+    """Budgets to try: saving less may mean recomputing more at once, so that a larger budget can need less memory."""
     if asked > 1:
         return [1.0, asked]
     return [each for each in _FRACTIONS if each >= asked] or [0.0]
 
 
 def _cut(joint: fx.GraphModule, count: int, places: Sequence[int], memory_budget: float) -> fx.GraphModule:
-    """The step cut within a budget, and put together again."""
+    """The step partitioned within a budget, and rejoined."""
     examples = [value_of(node) for node in placeholders_of(joint.graph)]
     forward, backward = min_cut_rematerialization_partition(
         joint, (examples[:-1], examples[-1:]), num_fwd_outputs=count, memory_budget=memory_budget
@@ -72,7 +72,7 @@ def _cut(joint: fx.GraphModule, count: int, places: Sequence[int], memory_budget
 
 
 def _peak_bytes(module: fx.GraphModule) -> int:
-    """What is alive at most, beside the state and the updates that are written over it."""
+    """The peak of live memory, excluding the state and updates that are written in place."""
     outside = [*placeholders_of(module.graph), *results_of(module.graph)]
     return estimated_peak_bytes(module, held={node.name for node in outside if isinstance(node, fx.Node)})
 
@@ -86,7 +86,7 @@ def _depending_on(source: fx.Node) -> set[object]:
 
 
 def _reordered(program: Program, tangent: int, order: Sequence[int]) -> fx.GraphModule:
-    """The graph as partitions take it: the tangent last, and what does not depend on it returned first."""
+    """The graph as partitioning expects it: the tangent last, and results that do not depend on it first."""
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     names = program.placeholders
     for position, node in enumerate([*(each for each in names if each is not names[tangent]), names[tangent]]):
@@ -97,7 +97,7 @@ def _reordered(program: Program, tangent: int, order: Sequence[int]) -> fx.Graph
         if node.op not in ("placeholder", "output"):
             copies[node] = graph.node_copy(node, copies.__getitem__)
             if is_random(node):
-                # A file has no way to say that a draw is repeated.
+                # A file cannot express that a draw is repeated.
                 set_checkpoint_tag(copies[node], 0, CheckpointPolicy.MUST_SAVE)
     results = program.results
     graph.output(tuple(_copy(results[i], copies) for i in order))
@@ -109,14 +109,14 @@ def _copy(result: Any, copies: Mapping[fx.Node, fx.Node]) -> Any:
 
 
 def _joined(forward: fx.GraphModule, backward: fx.GraphModule, count: int, order: Sequence[int]) -> fx.Graph:
-    """Both graphs as one; ``order`` says where each result is among those of the forward and then the backward."""
+    """Both graphs as one; ``order`` maps results to those of the forward and then the backward."""
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in forward.graph.nodes:
         if node.op != "output":
             copies[node] = graph.node_copy(node, copies.__getitem__)
     returned = [_copy(result, copies) for result in results_of(forward.graph)]
     *saved, tangent = placeholders_of(backward.graph)
-    # A backward takes sizes first, and a forward returns them last.
+    # A backward takes sizes first, but a forward returns them last.
     sizes = sum(isinstance(value_of(node), torch.SymInt) for node in saved)
     handed = returned[count:]
     within: dict[fx.Node, fx.Node] = {}

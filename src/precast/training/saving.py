@@ -1,4 +1,4 @@
-"""Captured entries of a step → one file that trains without torch."""
+"""Saves the captured entries of a step as one file that trains without torch."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def save_step(
     sign: Any,
     options: Options,
 ) -> Path:
-    """Write the entries over one state; whatever no entry updates, such as learning rates, stays assignable."""
+    """Write the entries over one state; state that no entry updates, such as learning rates, remains assignable."""
     kept = replace(options, freeze=False)
     return package_programs(programs, path=path, targets=targets, samples=False, sign=sign, options=kept, seed=seed)

@@ -1,4 +1,4 @@
-"""When collectives of a program begin and are waited for: as early as they can begin, as late as they are needed.
+"""Schedules the collectives of a program: each starts as early as possible, and is waited for as late as possible.
 
 Before::
 
@@ -8,7 +8,7 @@ After::
 
     grad_2 = …; sum = all_reduce(cat(grad_2)); grad_1 = …; sum_1 = all_reduce(cat(grad_1)); done = wait(sum); …
 
-What gathers parameters begins one bucket ahead of the one that is in use, so that no more than two are whole at a time.
+Gathering parameters starts one bucket ahead of the one in use, so that no more than two are whole at a time.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MOVES = frozenset(
         _aten.detach.default, _aten.pad.default, _aten.flatten.using_ints,
     }
 )  # fmt: skip
-"""What stands between a gradient and its exchange."""
+"""Operators that may be between a gradient and its exchange."""
 
 
 def schedule_collectives(module: fx.GraphModule) -> fx.GraphModule:
-    """The same graph in another order; the module itself if nothing is exchanged."""
+    """The same graph, reordered; the module itself if it has no collectives."""
     names = {str(node.target) for node in module.graph.nodes if node.op == "call_function"}
     if not any(name.startswith("_c10d_functional") for name in names):
         return module
@@ -57,7 +57,7 @@ def _order(graph: fx.Graph) -> Iterator[fx.Node]:
 
 
 class _Order:
-    """Nodes in the order of a graph, but for collectives: those of gradients as soon as they can, waits when needed."""
+    """Nodes in graph order, except collectives: those of gradients as early as possible, waits when needed."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self._done: set[fx.Node] = set()
@@ -73,7 +73,7 @@ class _Order:
         return node in self._late or node in self._done
 
     def emit(self, node: fx.Node) -> Iterator[fx.Node]:
-        """The node, after what it needs, and whatever can begin then."""
+        """The node, after its dependencies, and the collectives that can then start."""
         if node in self._done:
             return
         for each in node.all_input_nodes:
@@ -90,7 +90,7 @@ class _Order:
 
 
 def _needs_no_more(node: fx.Node, done: set[fx.Node]) -> bool:
-    """Whether all that the node is made of is there, or can be made by moving elements about."""
+    """Whether all of the node's dependencies are computed, or only move elements that are."""
     return all(
         each in done or (each.target in _MOVES and _needs_no_more(each, done)) or each.op == "placeholder"
         for each in node.all_input_nodes
@@ -98,7 +98,7 @@ def _needs_no_more(node: fx.Node, done: set[fx.Node]) -> bool:
 
 
 def _glue(starts: list[fx.Node]) -> set[fx.Node]:
-    """Collectives, and what only moves elements about before them."""
+    """Collectives, and the operators before them that only move elements."""
     found, waiting = set(starts), list(starts)
     while waiting:
         for each in waiting.pop().all_input_nodes:
@@ -109,6 +109,6 @@ def _glue(starts: list[fx.Node]) -> set[fx.Node]:
 
 
 def _only_reads(node: fx.Node, late: set[fx.Node]) -> bool:
-    """Whether a node does nothing but look at parts of what is gathered."""
+    """Whether a node only reads parts of what is gathered."""
     is_look = node.target in _MOVES or is_view(node) or node.target is operator.getitem
     return is_look and bool(node.all_input_nodes) and all(each in late for each in node.all_input_nodes)

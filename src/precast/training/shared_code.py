@@ -1,7 +1,7 @@
-"""One process compiles, the others load: from the cache that all share, or from what the first one sends them.
+"""One process compiles, the others load the code: from a shared cache, or sent by the first process.
 
 Before: every process compiles the same step
-After:  the first compiles, and notes which entries of its cache it made or read; whoever has not got them is sent them
+After:  the first compiles, and records which cache entries it made or read; processes that lack them receive them
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _PAUSE = 0.05
 
 @contextmanager
 def compiled_once(group: ProcessGroup | None, store: Store, times: int) -> Iterator[None]:
-    """What is compiled inside is compiled by the first process; ``times`` counts the uses, alike in all processes."""
+    """Let only the first process compile inside; ``times`` counts the uses, equal in all processes."""
     if group is None or group.size() == 1:
         yield
         return
     done = f"precast/compiled/{group.group_name}/{times}"
     if group.rank() != 0:
-        # A barrier would end with the time-out of the group, which is meant for exchanges.
+        # A barrier would time out after the group's time-out, which is meant for exchanges.
         _wait_for(done, group)
         _send_missing((), store, group)
         yield
@@ -51,11 +51,11 @@ def _wait_for(key: str, group: ProcessGroup) -> None:
     while not keys.check([key]):
         time.sleep(_PAUSE)
         if not lives():
-            raise RuntimeError("the process that compiles does not answer")
+            raise RuntimeError("the process that compiles does not respond")
 
 
 def _send_missing(names: Sequence[EntryName], store: Store, group: ProcessGroup) -> None:
-    """Send entries of the first process to those that have not got them; all processes call it."""
+    """Send entries of the first process to those that lack them; all processes call it."""
     is_first = group.rank() == 0
     names = [EntryName(*each) for each in json.loads(_sent(json.dumps(names).encode() if is_first else b"", group))]
     lacks = torch.tensor([not is_first and store.get(each.kind, each.key) is None for each in names], dtype=torch.int64)
@@ -69,7 +69,7 @@ def _send_missing(names: Sequence[EntryName], store: Store, group: ProcessGroup)
 
 
 def _sent(data: bytes, group: ProcessGroup) -> bytes:
-    """What the first process passes; it is the same in all of them then."""
+    """Broadcast the bytes that the first process passes."""
     first = torch.distributed.get_global_rank(group, 0)
     size = torch.tensor(len(data))
     torch.distributed.broadcast(size, first, group=group)

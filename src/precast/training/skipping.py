@@ -1,4 +1,4 @@
-"""Steps with numbers that are infinite or none update nothing.
+"""Steps with infinite or NaN gradients update nothing.
 
 Before: ``graph(weight, count, x) -> (weight_new, count_new, loss, is_finite)``
 After:  ``graph(weight, count, x) -> (where(is_finite, weight_new, weight), where(is_finite, …), loss)``
@@ -18,17 +18,17 @@ from precast.graph.program import Program
 from precast.training.placement import Gradients
 
 SKIPPED = "optimizer.skipped"
-"""The state that counts such steps, and so changes with them."""
+"""The state that counts skipped steps, and is therefore updated by them."""
 
 
 def are_finite(loss: torch.Tensor, gradients: Gradients) -> torch.Tensor:
-    """Whether a step is to be made."""
+    """Whether the loss and all gradients are finite, so that the step counts."""
     looked_at = [loss, *(gradient for gradient in gradients if gradient is not None)]
     return torch.stack([tensor.isfinite().all() for tensor in looked_at]).all()
 
 
 def skip_unless_finite(program: Program) -> Program:
-    """Keep the state where the last result, which is dropped, is false."""
+    """Keep the state if the last result, which is dropped, is false."""
     assert program.boundary is not None, "a functional program"
     graph, facts = program.copy_graph(), program.boundary
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]

@@ -1,4 +1,4 @@
-"""One step of training as a module: its parameters and buffers are all the state that a step reads and updates.
+"""One training step as a module: its parameters and buffers are all the state that a step reads and updates.
 
 Before: ``model``, ``optimizer`` and a loop that calls ``zero_grad``, ``backward``, ``clip_grad_norm_`` and ``step``
 After:  ``StepModule(...)(batch) -> loss`` over the state ``model.*``, ``optimizer.state.*`` and ``optimizer.groups.*``
@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from precast.errors import InputTypeError, InputValueError
-from precast.graph.boundary import has_hooks
+from precast.training.numbers import NOTHING_COUNTED, Counted, Number, optimizers_numbers, state_numbers
 from precast.training.placement import ONE_PROCESS, Gradients, Placement
+from precast.training.rebound_state import rebound_in_place
 from precast.training.skipping import are_finite
 
 LossFunction = Callable[[torch.nn.Module, Any], Any]
@@ -25,52 +26,19 @@ LossFunction = Callable[[torch.nn.Module, Any], Any]
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What happens between the gradients and the update; ``moving`` are the numbers of groups that are state."""
+    """What happens between the gradients and the update.
+
+    ``moving`` are group settings that are state, since schedules change them; ``counted`` are the numbers that
+    the optimizer changes itself.
+    """
 
     grad_clip: float | None = None
     accumulate: int = 1
     skip_nonfinite: bool = False
     memory_budget: float | None = None
     moving: frozenset[tuple[int, str]] = frozenset()
+    counted: Counted = NOTHING_COUNTED
     placement: Placement = ONE_PROCESS
-
-
-class GroupNumber(NamedTuple):
-    """A number of a parameter group: ``group[name]``, or an item of it."""
-
-    group: int
-    name: str
-    item: int | None = None
-
-    @property
-    def path(self) -> str:
-        return f"{self.group}.{self.name}" + ("" if self.item is None else f".{self.item}")
-
-    def read(self, optimizer: Optimizer) -> Any:
-        value = optimizer.param_groups[self.group][self.name]
-        return value if self.item is None else value[self.item]
-
-    def write(self, optimizer: Optimizer, value: Any) -> None:
-        group = optimizer.param_groups[self.group]
-        if self.item is not None:
-            items = list(group[self.name])
-            items[self.item] = value
-            value = type(group[self.name])(items)
-        group[self.name] = value
-
-
-def group_numbers(optimizer: Optimizer, moving: frozenset[tuple[int, str]]) -> list[GroupNumber]:
-    """Learning rates, and whatever else a schedule was seen to change."""
-    found = []
-    for number, group in enumerate(optimizer.param_groups):
-        for name, value in group.items():
-            if name != "lr" and (number, name) not in moving:
-                continue
-            if isinstance(value, float | int):
-                found.append(GroupNumber(number, name))
-            elif isinstance(value, tuple | list):
-                found += [GroupNumber(number, name, item) for item in range(len(value))]
-    return found
 
 
 @dataclass(frozen=True)
@@ -81,9 +49,9 @@ class _Plan:
 
 
 class StepModule(torch.nn.Module):
-    """Runs one step of ``optimizer`` on ``loss_fn(model, batch)``: plain torch, to be traced or to be run as it is.
+    """Runs one step of ``optimizer`` on ``loss_fn(model, batch)``: plain torch, to be traced or called directly.
 
-    With ``skip_nonfinite`` it also returns whether the step counts; whoever runs it undoes one that does not.
+    With ``skip_nonfinite`` it also returns whether the step counts; the caller undoes one that does not.
     """
 
     _plan: _Plan
@@ -98,9 +66,11 @@ class StepModule(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
-        # Not a part of the module: an optimizer is no state, and a loss function may be a module of its own.
+        # Not a submodule: an optimizer is not state, and a loss function may be a module of its own.
         self.__dict__["_plan"] = _Plan(loss_fn, optimizer, settings)
-        self.numbers = group_numbers(optimizer, settings.moving)
+        # A trace finds and restores what it wrote to Python's state from these.
+        self.__dict__["_users"] = loss_fn, optimizer
+        self.numbers = optimizers_numbers(optimizer, settings.moving, settings.counted)
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.optimizer = torch.nn.Module()
         for position, parameter in enumerate(parameters_of(optimizer)):
@@ -111,13 +81,17 @@ class StepModule(torch.nn.Module):
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
                     _put(self.optimizer, f"state.{name}.{key}", value)
+            self.numbers += state_numbers(optimizer, parameter, name, settings.counted)
         for number in self.numbers:
             value = torch.tensor(float(number.read(optimizer)), dtype=torch.float64)
-            _put(self.optimizer, f"groups.{number.path}", value)
+            _put(self.optimizer, number.path, value)
         for position, group in enumerate(optimizer.param_groups):
             for name, value in group.items():
                 if isinstance(value, torch.Tensor):
                     _put(self.optimizer, f"groups.{position}.{name}", value)
+        for name, value in vars(optimizer).items():
+            if isinstance(value, torch.Tensor):
+                _put(self.optimizer, f"attributes.{name}", value)
         if settings.memory_budget is not None:
             _put(self.optimizer, "tangent", torch.ones(()))
         if settings.skip_nonfinite:
@@ -140,7 +114,7 @@ class StepModule(torch.nn.Module):
         return result, is_finite
 
     def _gradients(self, batch: Any, trained: Sequence[torch.Tensor]) -> tuple[Any, Gradients]:
-        """What the loss function returns, over all micro-batches, and the mean of their gradients."""
+        """The loss function's results over all micro-batches, and the mean of their gradients."""
         loss_fn, count, placement = self._plan.loss_fn, self._plan.settings.accumulate, self._plan.settings.placement
         with torch.no_grad():
             whole = placement.whole(trained)
@@ -157,7 +131,7 @@ class StepModule(torch.nn.Module):
         return (results[0] if count == 1 else _joined(results)), total
 
     def _tangent(self, loss: torch.Tensor) -> torch.Tensor | None:
-        """The gradient of the loss, where a pass has to know it in the graph; else it is one."""
+        """The tangent of the loss, if a pass must find it in the graph; otherwise it is one."""
         if self._plan.settings.memory_budget is None:
             return None
         return self.optimizer.get_buffer("tangent").to(loss.dtype).expand(loss.shape)
@@ -167,7 +141,7 @@ class StepModule(torch.nn.Module):
         for parameter, gradient in zip(trained, gradients, strict=True):
             parameter.grad = gradient
         try:
-            with self._numbers_of_state(optimizer):
+            with rebound_in_place(optimizer), self._numbers_of_state(optimizer):
                 if settings.grad_clip is not None:
                     settings.placement.clip(trained, settings.grad_clip)
                 type(optimizer).step(optimizer)
@@ -177,24 +151,33 @@ class StepModule(torch.nn.Module):
 
     @contextmanager
     def _numbers_of_state(self, optimizer: Optimizer) -> Iterator[None]:
-        """While active, groups hold what the state says: symbols, where a trace is at work."""
+        """While active, groups hold the values of the state: symbols, during a trace."""
         before = [number.read(optimizer) for number in self.numbers]
         for number, known in zip(self.numbers, before, strict=True):
-            value = self.optimizer.get_buffer(f"groups.{number.path}").item()
-            if number.name != "lr":
-                # Optimizers leave out what a zero makes superfluous; a program is made for one or the other.
+            value = self.optimizer.get_buffer(number.path).item()
+            if not number.counts and number.name != "lr":
+                # Optimizers skip what a zero makes superfluous; a program is specialized for either case.
                 torch._check(value == 0 if known == 0 else value != 0)
-            number.write(optimizer, value)
+            number.write(optimizer, int(value) if type(value) is float and isinstance(known, int) else value)
         try:
             yield
+            for number in self.numbers:
+                if number.counts:
+                    self._keep(number, number.read(optimizer))
         finally:
             for number, value in zip(self.numbers, before, strict=True):
-                number.write(optimizer, value)
+                if not number.counts or isinstance(number.read(optimizer), torch.SymFloat):
+                    number.write(optimizer, value)
+
+    def _keep(self, number: Number, value: Any) -> None:
+        """Store a counter's new value."""
+        buffer = self.optimizer.get_buffer(number.path)
+        buffer.copy_(torch.scalar_tensor(value, dtype=buffer.dtype))
 
 
 @contextmanager
 def _exchanged(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """While active, the model has these tensors for its parameters."""
+    """While active, the model's parameters are replaced by these tensors."""
     with ExitStack() as stack:
         for name, tensor in tensors.items():
             folder, _, last = name.rpartition(".")
@@ -205,7 +188,7 @@ def _exchanged(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> I
 
 
 class EvalModule(torch.nn.Module):
-    """What the loss function returns for a model, without gradients."""
+    """The loss function's results for a model, without gradients."""
 
     _loss_fn: LossFunction
 
@@ -225,18 +208,8 @@ def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def check_parameters(optimizer: Optimizer) -> None:
-    """Refuse parameters that call the user's code when they get a gradient."""
-    if any(map(has_hooks, parameters_of(optimizer))):
-        raise InputValueError(
-            "A parameter has a hook on its gradient.",
-            why="a hook would run once, when the step is traced, and never again",
-            fix="Remove the hook; clip with grad_clip=, or change the loss function.",
-        )
-
-
 def _put(root: torch.nn.Module, path: str, value: torch.Tensor) -> None:
-    """Register a tensor under a dotted path, with modules on the way; any name will do, also that of a method."""
+    """Register a tensor under a dotted path, creating modules on the way; any name works, even that of a method."""
     *folders, name = path.split(".")
     for folder in folders:
         root = root._modules.setdefault(folder, torch.nn.Module()) or root
@@ -247,19 +220,19 @@ def _put(root: torch.nn.Module, path: str, value: torch.Tensor) -> None:
 
 
 def _loss_of(result: Any) -> tuple[torch.Tensor, tuple[Any, ...]]:
-    """The loss, and what came with it."""
+    """The loss, and the other results."""
     loss, auxiliary = (result[0], result[1:]) if isinstance(result, tuple) and len(result) == 2 else (result, ())
     if not isinstance(loss, torch.Tensor):
         raise InputTypeError(
-            f"The loss function returned a {type(loss).__name__}.",
-            why="a step takes the gradients of one number",
+            f"The loss function returned an object of type {type(loss).__name__}.",
+            why="a step computes the gradients of one number",
             fix="Return loss, or (loss, aux), with loss a tensor of one element.",
         )
     if loss.numel() != 1 or not loss.requires_grad:
         found = f"of shape {tuple(loss.shape)}" if loss.numel() != 1 else "that depends on no parameter"
         raise InputValueError(
             f"The loss function returned a tensor {found} as loss.",
-            why="a step takes the gradients of one number that the parameters decide",
+            why="a step computes the gradients of one number that depends on the parameters",
             fix="Return its mean or sum, and compute it from the model that is passed, without no_grad.",
         )
     return loss, auxiliary
@@ -294,7 +267,7 @@ def _sum(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor |
 
 
 def _joined(results: Sequence[Any]) -> Any:
-    """The mean of the losses; of all that came with them, one after the other along a new first dimension."""
+    """The mean of the losses; other results are stacked along a new first dimension."""
     tree = pytree.tree_structure(results[0])
     columns = list(zip(*(pytree.tree_leaves(result) for result in results), strict=True))
     joined = [torch.stack(column) if isinstance(column[0], torch.Tensor) else column[0] for column in columns]

@@ -1,4 +1,4 @@
-"""When a step computes, exchanges and waits: what overlaps, seen by torch's profiler.
+"""When a step computes, exchanges and waits, and what overlaps, measured by torch's profiler.
 
 ::
 
@@ -49,7 +49,7 @@ _SHAPE: Shape = {
 
 @dataclass(frozen=True)
 class Exchange:
-    """One collective of a step: when it began and ended, and from when until when the program waited for it.
+    """One collective of a step: its start and end, and the time for which the program waited for it.
 
     ``bytes`` are those of the whole tensor; all times are seconds since the step began.
     """
@@ -76,17 +76,17 @@ class Timeline:
 
     @property
     def waiting_seconds(self) -> float:
-        """How long the program did nothing but wait."""
+        """How long the program only waited."""
         return sum(each.waited_until - each.waited_from for each in self.exchanges)
 
     @property
     def exchanging_seconds(self) -> float:
-        """How long something was being exchanged."""
+        """How long collectives were in progress."""
         return _covered([(each.started, each.finished) for each in self.exchanges])
 
     @property
     def overlap(self) -> float:
-        """The share of exchanging beside which the program computed."""
+        """The share of the exchanges that overlapped with computation."""
         waits = [(each.waited_from, each.waited_until) for each in self.exchanges]
         both = [(each.started, each.finished) for each in self.exchanges]
         beside = _covered([*both, *waits]) - _covered(waits)
@@ -106,7 +106,7 @@ class Timeline:
         return "\n".join([head, *(f"  {name:{width}}  {bar}  {size}".rstrip() for name, bar, size in rows)])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file that ``precast plan`` reads, and that chrome://tracing and Perfetto draw."""
+        """Write a file for ``precast plan``, which chrome://tracing and Perfetto can display."""
         content = {"traceEvents": self._events(), _KEY: asdict(self)}
         write_file(Path(path), [json.dumps(content, indent=1).encode()])
 
@@ -121,12 +121,12 @@ class Timeline:
 
 
 def read_timeline(path: Path) -> Timeline:
-    """What ``Timeline.save`` has written."""
+    """Read a file that ``Timeline.save`` wrote."""
     try:
         content = json.loads(path.read_bytes())[_KEY]
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise ArtifactError(
-            f"{path} holds no timeline of a step.",
+            f"{path} does not contain a timeline of a step.",
             why=f"{type(problem).__name__}: {problem}",
             fix="Write one: step.timeline(batch).save(path).",
         ) from problem
@@ -137,7 +137,7 @@ def read_timeline(path: Path) -> Timeline:
 
 
 def timeline_of(run: Callable[[], object], graph: fx.Graph, processes: int) -> Timeline:
-    """Watch a step, whose collectives run in the order of ``graph``."""
+    """Profile a step, whose collectives run in the order of ``graph``."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities) as profiler, torch.profiler.record_function("precast step"):
         run()
@@ -152,7 +152,7 @@ def _timeline(whole: FunctionEvent, events: Sequence[FunctionEvent], graph: fx.G
     nodes = [node for node in graph.nodes if str(node.target).startswith("_c10d_functional")]
     starts = [node for node in nodes if "wait_tensor" not in str(node.target)]
     waited = dict(zip([node.args[0] for node in nodes if node not in starts], waits, strict=True))
-    # Engines tell of their work in the order in which they were given it.
+    # Engines record their work in the order in which it was submitted.
     engines = [event for event in events if event.name.startswith(_ENGINES)]
     found = []
     for node, event, engine in zip(starts, begun, engines, strict=True):
@@ -169,14 +169,14 @@ def _seconds(event: FunctionEvent, whole: FunctionEvent) -> tuple[float, float]:
 
 
 def _whole_bytes(node: fx.Node) -> int:
-    """Of the tensor before it is scattered, or after it was gathered."""
+    """The bytes of the tensor before it is scattered, or after it was gathered."""
     sizes = [value.numel() * value.element_size() for value in map(value_of, (node, *node.all_input_nodes[:1]))
              if isinstance(value, torch.Tensor)]  # fmt: skip
     return max(sizes)
 
 
 def _covered(spans: Sequence[tuple[float, float]]) -> float:
-    """How long at least one of the spans lasts."""
+    """The total time covered by at least one of the spans."""
     total, reached = 0.0, 0.0
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))

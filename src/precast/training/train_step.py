@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from precast.autograd.guards.state import StateGuards
 from precast.autograd.uncaptured import warn_at_users_line
 from precast.backend import Backend, CompilerFunction, get_backend
 from precast.cache.store import open_store
-from precast.errors import CaptureError, DataDependentError, InputTypeError, InputValueError
+from precast.errors import DataDependentError, InputTypeError, InputValueError
 from precast.export.program import ExportedProgram
 from precast.graph.opened_objects import PLAIN_TYPES, flatten_opened
 from precast.graph.signature import OutputKind
@@ -29,13 +29,18 @@ from precast.options import Options, as_options
 from precast.trace.executed_code import noted_code
 from precast.trace.state.reachable import reachable_state
 from precast.trace.state.reads import Reads
+from precast.trace.state.snapshot import Write
 from precast.training.capture import capture_step, evaluating, gradients_set_aside, run_on_fakes
 from precast.training.checkpoints import Rank, read_checkpoint, write_checkpoint
+from precast.training.checks import check_arguments, check_budget, refuse_impure
 from precast.training.compiled_step import CompiledStep
-from precast.training.initial_state import add_initial_state, check_optimizer
+from precast.training.initial_state import add_initial_state, check_optimizer, counted_by
 from precast.training.live_state import LiveState, ModelStructure
+from precast.training.numbers import GroupNumber, own_state
+from precast.training.optimizer_guards import attributes_key, check_hooks, reads_of_optimizer
 from precast.training.placement import ONE_PROCESS, Placement, ShardedOptimizer, ShardedParameters
-from precast.training.processes import missing_told, placement_of
+from precast.training.processes import placement_of, reporting_missing
+from precast.training.python_state import Recorded, is_settled
 from precast.training.saving import save_step
 from precast.training.shared_code import compiled_once
 from precast.training.step_module import (
@@ -43,7 +48,6 @@ from precast.training.step_module import (
     LossFunction,
     StepModule,
     StepSettings,
-    check_parameters,
     parameters_of,
 )
 from precast.training.timeline import Timeline, timeline_of
@@ -52,7 +56,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 ENTRIES = {"train": "train_step", "eval": "eval"}
-"""What a step can be saved as, and what the entries are called."""
+"""The entries that a step can be saved with, and their names."""
 
 
 def train_step(
@@ -73,22 +77,23 @@ def train_step(
     backend: str | Backend | CompilerFunction = "native",
     options: Options | Mapping[str, Any] | None = None,
 ) -> TrainStep:
-    """One step of training, compiled as a whole: ``loss = step(batch)`` updates the model and the optimizer.
+    """Compile a whole training step: ``loss = step(batch)`` updates the model and the optimizer in place.
 
-    ``loss_fn(model, batch)`` returns the loss, or the loss and what else the step should return; batches are any
+    ``loss_fn(model, batch)`` returns the loss, or a tuple of the loss and further results of the step. Batches are
     tensors in any structure, like ``example_batch``. The optimizer's own update is traced. Learning rates are inputs,
-    so that schedules go on as they do in eager.
+    so schedules work as in eager mode.
 
-    ``grad_clip``: the largest norm of all gradients together.
-    ``accumulate``: how many equal parts of the batch, along first dimensions, are run one after the other.
-    ``skip_nonfinite``: where the loss or a gradient is infinite or no number, nothing is updated.
-    ``memory_budget``: how much of the forward may be kept for the backward, as a fraction of all that it reads, or in
-    bytes; the rest is computed again.
-    ``dynamic_shapes``: which sizes of the batch may change; else a step is compiled for each kind of batch.
-    ``process_group``: those who train together, each on its part of the batch; the loss is the mean of theirs.
-    ``shard``: what each of them keeps a part of: ``"none"``, ``"optimizer"`` (its state), or ``"parameters"`` (too).
-    ``bucket_bytes``: how much is exchanged at a time, beside the rest of the backward.
-    ``entries``: what ``step.save(path)`` writes: ``"train"``, and ``"eval"``, the loss function in eval mode.
+    ``grad_clip``: the maximum norm of all gradients together.
+    ``accumulate``: split the batch along first dimensions into this many equal parts, and accumulate their gradients.
+    ``skip_nonfinite``: update nothing if the loss or a gradient is infinite or NaN.
+    ``memory_budget``: how much of the forward may be saved for the backward, as a fraction of what the backward reads,
+    or in bytes; the rest is recomputed.
+    ``dynamic_shapes``: which sizes of the batch may change; otherwise each combination of sizes is compiled separately.
+    ``process_group``: processes that train together, each on its part of the batch; the loss is the mean over all.
+    ``shard``: what is sharded over these processes: ``"none"``, ``"optimizer"`` (its state) or ``"parameters"`` (both).
+    ``bucket_bytes``: the size of the buckets in which gradients are reduced, overlapped with the backward.
+    ``entries``: the entries that ``step.save(path)`` writes: ``"train"``, and ``"eval"``, the loss function in eval
+    mode.
 
     >>> model = torch.nn.Linear(3, 1)
     >>> _ = torch.nn.init.ones_(model.weight)
@@ -100,11 +105,13 @@ def train_step(
     True
     """
     check_optimizer(optimizer)
-    check_parameters(optimizer)
-    _check(model, grad_clip, accumulate, entries)
-    _check_budget(memory_budget, accumulate, process_group)
+    check_hooks(optimizer, parameters_of(optimizer))
+    check_arguments(model, grad_clip, accumulate, entries, ENTRIES)
+    check_budget(memory_budget, accumulate, process_group)
     placement = placement_of(model, optimizer, process_group, shard, bucket_bytes)
-    settings = StepSettings(grad_clip, accumulate, skip_nonfinite, memory_budget, placement=placement)
+    settings = StepSettings(
+        grad_clip, accumulate, skip_nonfinite, memory_budget, counted=counted_by(optimizer), placement=placement
+    )
     compilers = CompilersInUse.of_backend(get_backend(backend), as_options(options))
     told: dict[str, Any] = {"dynamic_shapes": dynamic_shapes, "entries": entries, "process_group": process_group}
     step = TrainStep(model, loss_fn, optimizer, example_batch, settings, compilers, as_options(options), **told)
@@ -113,28 +120,28 @@ def train_step(
 
 
 _MANY = 8
-"""So many variants are worth a warning."""
+"""The number of variants that causes a warning."""
 _OTHER_BATCH = "another kind of batch (sizes that change are declared with dynamic_shapes)"
 
 
 @dataclass(frozen=True)
 class _Variant:
-    """A compiled step, where it finds its state, and what it assumes of what the loss function reads besides."""
+    """A compiled step, its state, and its guards on what else the loss function reads."""
 
     step: CompiledStep
     state: LiveState
     guards: StateGuards
 
     def fitting_state(self) -> list[torch.Tensor] | None:
-        """The state as it is now; None where something is not as the step assumes."""
+        """The current state; None if something differs from what the step assumes."""
         return self.state.read() if self.guards.hold() else None
 
 
 class TrainStep:
-    """A compiled step. ``step(batch)`` returns what the loss function returns, and updates the model in place.
+    """A compiled training step. ``step(batch)`` returns what the loss function returns, and updates the model in place.
 
-    The model's modes, which of its parameters require grad, the optimizer's settings, and what else the loss function
-    and the model read of Python's state are looked at in each call: a change is compiled for when it is first met.
+    Each call checks the model's mode, ``requires_grad`` of its parameters, the optimizer's settings, and other Python
+    state that the loss function and the model read; after a change the step is compiled again.
     """
 
     def __init__(
@@ -157,6 +164,8 @@ class TrainStep:
         self._dynamic_shapes, self._entries = dynamic_shapes, tuple(entries)
         self._group = process_group
         self._structure = ModelStructure(model, optimizer)
+        # Schedules add names of their own to the groups later.
+        self._names = sorted({name for group in optimizer.param_groups for name in group} - {"params"})
         self._variants: dict[Any, list[_Variant]] = {}
         self._settled: list[dict[str, Any]] = []
         self._compilations = 0
@@ -167,42 +176,43 @@ class TrainStep:
         self._seed = random_seed() if draws_own else torch.zeros((), dtype=torch.int64)
 
     def __call__(self, batch: Any) -> Any:
-        """Make one step on a batch; an error that names what is wrong with it leaves everything as it was."""
-        with missing_told(self._group):
+        """Run one step on a batch; if the batch does not fit, an error says why, and nothing is changed."""
+        with reporting_missing(self._group):
             found = self._fitting(batch)
             if found is None:
                 result = self._first_step(batch)
             else:
-                step, state = found
-                # Without dynamic sizes, all of the batch was compared when the step was looked up.
+                step, live, state = found
+                # Without dynamic sizes, the whole batch was compared in the lookup of the step.
                 leaves = flatten_opened(batch)[0] if self._dynamic_shapes is None else step.leaves_of(batch)
                 result = step.run(state, leaves, self._seed)
-        # Schedules ask whether the optimizer has made a step.
+                live.keep_counts()
+        # Schedules check whether the optimizer has made a step.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
         return result
 
     @property
     def program(self) -> ExportedProgram:
-        """The whole step as a program, captured for the example batch."""
+        """The program of the whole step, captured for the example batch."""
         return self._program(self._module(), self._example)
 
     @property
     def skipped(self) -> int:
-        """How many steps were left out, since the loss or a gradient was infinite or no number."""
+        """The number of steps skipped because the loss or a gradient was infinite or NaN."""
         return int(self._skipped)
 
     @property
     def arena_bytes(self) -> int:
-        """How large the memory is in which native code keeps all that is inside of a step on the example batch."""
+        """The size of the arena that holds all intermediate values of a step on the example batch."""
         found = self._fitting(self._example)
         return 0 if found is None else found[0].arena_bytes(self._options)
 
     def compile_for(self, batch: Any) -> None:
-        """Compile what a step on such a batch needs, without making one."""
+        """Compile the step for batches like this one, without running it."""
         self._fitting(batch)
 
     def timeline(self, batch: Any) -> Timeline:
-        """Make one step, and tell when it computed, exchanged and waited. All processes call it."""
+        """Run one step and record when it computed, communicated and waited. Call it in all processes."""
         fitting = self._fitting(batch)
         if fitting is None:
             self(batch)
@@ -211,34 +221,38 @@ class TrainStep:
         return timeline_of(lambda: self(batch), fitting[0].module.graph, size)
 
     def save(self, path: str | os.PathLike[str], *, targets: Sequence[str] = ("native",), sign: Any = None) -> Path:
-        """Write a file whose entries train and evaluate the model without torch, from the state that it has now."""
-        if not self._add_state():
+        """Write a package whose entries train and evaluate the model without torch, starting from its current state."""
+        if not self._add_state() or self._fitting(self._example) is None:
             raise InputValueError(
                 f"The state of {type(self.optimizer).__name__} begins with its first step.",
-                why="until then there is none that a later step could go on from",
-                fix="Make one step, and save then.",
+                why="before it, there is no state that a later step could continue from",
+                fix="Run one step, and save then.",
             )
         if isinstance(self._settings.placement, ShardedOptimizer):
             raise InputValueError(
                 "A step whose state is sharded cannot be saved as a file.",
                 why="each process holds a part of it",
-                fix="Use save_checkpoint; whole_state_dict() puts the parameters together for a step of one process.",
+                fix="Use save_checkpoint; whole_state_dict() recombines the parameters for a step of one process.",
             )
         programs = {ENTRIES[entry]: self._entry(entry) for entry in self._entries}
         return save_step(programs, Path(path), int(self._seed), targets=targets, sign=sign, options=self._options)
 
     def save_checkpoint(self, folder: str | os.PathLike[str]) -> None:
-        """Write all that a step continues from: one file a process, whole at every moment. All processes call it."""
-        with missing_told(self._group):
-            write_checkpoint(Path(folder), *self._kept())
+        """Write a checkpoint: one file per process, replaced atomically. Call it in all processes."""
+        with reporting_missing(self._group):
+            write_checkpoint(Path(folder), *self._kept(self._module_with_state()))
 
     def load_checkpoint(self, folder: str | os.PathLike[str]) -> None:
-        """Continue from a checkpoint, also one of another number of processes. All processes call it."""
-        with missing_told(self._group):
-            read_checkpoint(Path(folder), *self._kept())
+        """Continue from a checkpoint, which may be of another number of processes. Call it in all processes."""
+        with reporting_missing(self._group):
+            module = self._module_with_state()
+            read_checkpoint(Path(folder), *self._kept(module))
+        for number in module.numbers:
+            if number.counts and not isinstance(number, GroupNumber):
+                number.update(self.optimizer, module.optimizer.get_buffer(number.path))
 
     def whole_state_dict(self) -> dict[str, torch.Tensor]:
-        """The model's state, with parameters that are sharded put together. All processes call it."""
+        """Return the model's state with sharded parameters gathered. Call it in all processes."""
         placement = self._settings.placement
         state = self.model.state_dict()
         if isinstance(placement, ShardedParameters):
@@ -246,22 +260,29 @@ class TrainStep:
                 state |= placement.replaced([each.detach() for each in placement.whole(parameters_of(self.optimizer))])
         return state
 
-    def _kept(self) -> tuple[dict[str, torch.Tensor], Optimizer, Placement, Rank]:
+    def _module_with_state(self) -> StepModule:
         self._add_state()
-        module = self._module()
+        return self._module()
+
+    def _kept(self, module: StepModule) -> tuple[dict[str, torch.Tensor], Optimizer, Placement, Rank]:
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers()), "random.seed": self._seed}
-        groups = {f"optimizer.groups.{number.path}" for number in module.numbers}
-        kept = {name: tensor for name, tensor in tensors.items() if name not in groups}
+        # Those of groups are written as plain values.
+        settings = {f"optimizer.{number.path}" for number in module.numbers if isinstance(number, GroupNumber)}
+        kept = {name: tensor for name, tensor in tensors.items() if name not in settings}
         return kept, self.optimizer, self._settings.placement, Rank.of(self._group)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a step continues from: the model's state, the optimizer's, and the seed of random numbers."""
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "seed": self._seed.clone()}
+        """Return the state of the model, of the optimizer and of random numbers."""
+        own = pytree.tree_map_only(torch.Tensor, torch.clone, own_state(self.optimizer, self._settings.counted))
+        states = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return {**states, "seed": self._seed.clone(), "attributes": own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what ``state_dict`` returned."""
+        """Continue from a state that ``state_dict`` returned."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        for name, value in state.get("attributes", {}).items():
+            setattr(self.optimizer, name, deepcopy(value))
         self._seed.copy_(state["seed"])
 
     def _entry(self, entry: str) -> ExportedProgram:
@@ -275,7 +296,7 @@ class TrainStep:
         return StepModule(self.model, self._loss_fn, self.optimizer, settings or self._settings, self._skipped)
 
     def _first_step(self, batch: Any) -> Any:
-        """A step as torch makes it."""
+        """A step in eager."""
         if not self._settings.skip_nonfinite:
             return self._module()(batch)
         model, optimizer = deepcopy(self.model.state_dict()), deepcopy(self.optimizer.state_dict())
@@ -286,17 +307,20 @@ class TrainStep:
         return result
 
     def _add_state(self) -> bool:
+        if any(name not in self.optimizer.param_groups[group] for group, name in self._settings.counted.groups):
+            return False
         return add_initial_state(self.optimizer, self._trained())
 
     def _trained(self) -> list[torch.Tensor]:
         return [parameter for parameter in parameters_of(self.optimizer) if parameter.requires_grad]
 
-    def _fitting(self, batch: Any) -> tuple[CompiledStep, list[torch.Tensor]] | None:
-        """The compiled step for such a batch, and its state; None where the optimizer makes its first step itself."""
+    def _fitting(self, batch: Any) -> tuple[CompiledStep, LiveState, list[torch.Tensor]] | None:
+        """The compiled step for such a batch, and its state; None if the first step must run in eager."""
+        check_hooks(self.optimizer, parameters_of(self.optimizer))
         known = self._variants.setdefault(self._key(batch), [])
         for variant in known:
             if (state := variant.fitting_state()) is not None:
-                return variant.step, state
+                return variant.step, variant.state, state
         stateless = [each for each in self._trained() if not self.optimizer.state.get(each)]
         if not self._add_state():
             return None
@@ -305,35 +329,55 @@ class TrainStep:
             warn_at_users_line(f"This training step was compiled {_MANY} times; now: {change}.")
         self._compilations += 1
         with compiled_once(self._group, open_store(self._options), self._compilations):
-            variant = self._compiled(batch, stateless)
-        known.append(variant)
-        state = variant.state.read()
+            compiled = self._compiled(batch, stateless)
+        if compiled is None:
+            return None
+        known.append(compiled)
+        state = compiled.state.read()
         assert state is not None, "the state that a step was captured with fits it"
-        return variant.step, state
+        return compiled.step, compiled.state, state
 
-    def _compiled(self, batch: Any, stateless: Sequence[torch.Tensor]) -> _Variant:
-        """``stateless`` are parameters that had no state before: those that get no gradient have none in eager."""
-        with restored_chance(), noted_code(lambda executed: None) as executed:
-            module, exported = self._captured(batch)
-        if suspicious := suspects(executed):
-            with restored_chance(), noted_impurities(suspicious) as impure_reads:
+    def _compiled(self, batch: Any, stateless: Sequence[torch.Tensor]) -> _Variant | None:
+        """``stateless`` are parameters without state so far: in eager, those without a gradient remain so."""
+        module, step = self._recorded(batch)
+        if suspicious := suspects(step.executed):
+            set_aside = gradients_set_aside(parameters_of(self.optimizer))
+            with restored_chance(), set_aside, noted_impurities(suspicious) as impure_reads:
                 run_on_fakes(module, batch)
-            _refuse_impure(impure_reads)
-        guards = StateGuards(reachable_state(partial(self._loss_fn, self.model), Reads.of(executed)))
-        program = exported.program
+            refuse_impure(impure_reads)
+        program = step.exported.program
         updates = program.signature.outputs_of(OutputKind.PARAMETER_MUTATION)
         updated = {id(program.state[str(spec.target)]) for spec in updates}
         strays = [parameter for parameter in stateless if id(parameter) not in updated]
         if strays:
             for parameter in strays:
                 self.optimizer.state.pop(parameter, None)
-            module, exported = self._captured(batch)
-        step = CompiledStep(exported, self._compilers)
-        numbers = {number: module.optimizer.get_buffer(f"groups.{number.path}") for number in module.numbers}
-        state = LiveState(self.model, self.optimizer, step.state_names, exported.program.state, numbers)
-        return _Variant(step, state, guards)
+            module, step = self._recorded(batch)
+        everything = self._root(optimizer=self.optimizer)
+        if not is_settled(step, everything, lambda: self._recorded(batch)[1]):
+            return None
+        compiled = CompiledStep(step.exported, self._compilers)
+        numbers = {number: module.optimizer.get_buffer(number.path) for number in module.numbers}
+        state = LiveState(self.model, self.optimizer, compiled.state_names, step.exported.program.state, numbers)
+        return _Variant(compiled, state, step.guards)
 
-    def _program(self, module: StepModule, batch: Any) -> ExportedProgram:
+    def _root(self, **more: Any) -> Callable[..., Any]:
+        """A callable from which everything in Python's state that a step reads is reached, under names for errors."""
+        loss: Callable[..., Any] = self._loss_fn
+        root = partial(loss, model=self.model, **more)
+        root.__name__ = "step"  # type: ignore[attr-defined]
+        return root
+
+    def _recorded(self, batch: Any) -> tuple[StepModule, Recorded]:
+        writes: list[Write] = []
+        with restored_chance(), noted_code(lambda executed: None) as executed:
+            module, exported = self._captured(batch, writes)
+        guards = StateGuards(reachable_state(self._root(**reads_of_optimizer(self.optimizer)), Reads.of(executed)))
+        attributes = partial(attributes_key, self.optimizer, self._settings.counted)
+        return module, Recorded(exported, guards, attributes, writes, executed)
+
+    def _program(self, module: StepModule, batch: Any, writes: list[Write] | None = None) -> ExportedProgram:
+        """The step as a program; its writes to Python's state are appended to ``writes``."""
         settings = self._settings
         with gradients_set_aside(parameters_of(self.optimizer)):
             return capture_step(
@@ -342,31 +386,40 @@ class TrainStep:
                 self._dynamic_shapes,
                 skips_nonfinite=settings.skip_nonfinite,
                 memory_budget=settings.memory_budget,
+                tell_writes=None if writes is None else writes.extend,
             )
 
-    def _captured(self, batch: Any) -> tuple[StepModule, ExportedProgram]:
-        """The step as a program; settings by which the optimizer decides what to do stay constants of it."""
+    def _captured(self, batch: Any, writes: list[Write]) -> tuple[StepModule, ExportedProgram]:
+        """The step as a program; settings that the optimizer branches on remain constants of it."""
         module = self._module()
         try:
-            return module, self._program(module, batch)
+            return module, self._program(module, batch, writes)
         except DataDependentError:
             if not self._settings.moving:
                 raise
         self._constant |= self._settings.moving
         self._settings = replace(self._settings, moving=frozenset())
-        return self._captured(batch)
+        writes.clear()
+        return self._captured(batch, writes)
 
     def _key(self, batch: Any) -> Any:
-        """What decides which program a call needs."""
+        """The key of the program that a call needs."""
         trained = tuple([parameter.requires_grad for parameter in parameters_of(self.optimizer)])
         leaves, tree = flatten_opened(batch)
         kinds = None if self._dynamic_shapes is not None else (tree, tuple(map(_kind, leaves)))
-        return self._group_key(), self._structure.key(), trained, kinds
+        attributes = attributes_key(self.optimizer, self._settings.counted)
+        return self._group_key(), attributes, self._structure.key(), trained, kinds
+
+    def _settings_of(self, position: int) -> dict[str, Any]:
+        """The settings of a group, except what the optimizer counts there."""
+        counted = self._settings.counted.groups
+        group = self.optimizer.param_groups[position]
+        return {name: group[name] for name in self._names if name in group and (position, name) not in counted}
 
     def _group_key(self) -> Any:
-        """The optimizer's settings that are constants of a program; one that changes becomes state if it can be."""
+        """The optimizer's settings that are constants of a program; one that changes becomes state if possible."""
         optimizer = self.optimizer
-        known = [{name: group.get(name) for name in optimizer.defaults} for group in optimizer.param_groups]
+        known = [self._settings_of(number) for number in range(len(optimizer.param_groups))]
         moving = set(self._settings.moving)
         for number, (group, before) in enumerate(zip(known, self._settled, strict=False)):
             moving |= {(number, name) for name in group if name != "lr" and _has_moved(before.get(name), group[name])}
@@ -382,17 +435,24 @@ class TrainStep:
         )
 
 
+def _plain(value: Any) -> Any:
+    """A setting as a part of a key."""
+    if isinstance(value, dict):
+        return tuple(value), tuple(map(_plain, value.values()))
+    return tuple(map(_plain, value)) if isinstance(value, list) else value
+
+
 def _constant_part(name: str, value: Any, *, is_moving: bool) -> Any:
-    """What of a setting is a constant of a program: of numbers that change, whether they are zero."""
+    """The part of a setting that is a constant of a program: for numbers that change, whether they are zero."""
     if name == "lr" or isinstance(value, torch.Tensor):
         return name, type(value)
     if is_moving:
         return name, tuple([each != 0 for each in pytree.tree_leaves(value)])
-    return name, tuple(value) if isinstance(value, list) else value
+    return name, _plain(value)
 
 
 def _has_moved(before: Any, now: Any) -> bool:
-    """Whether a setting is a number, or several, and another than before."""
+    """Whether a setting is a number, or several, and has changed."""
     numbers = (float, tuple, list)
     return isinstance(before, numbers) and isinstance(now, numbers) and before != now
 
@@ -403,47 +463,7 @@ def _kind(leaf: Any) -> Any:
     if not isinstance(leaf, PLAIN_TYPES):
         raise InputTypeError(
             f"A batch holds a {type(leaf).__name__}.",
-            why="a step takes tensors, in any structure; what else is in a batch is a constant of the compiled step",
+            why="a step takes tensors, in any structure; everything else in a batch is a constant of the compiled step",
             fix="Pass tensors: torch.as_tensor(…).",
         )
     return type(leaf), leaf
-
-
-def _refuse_impure(reads: Sequence[str]) -> None:
-    if reads:
-        raise CaptureError(
-            "The step reads what no guard can check.",
-            at="; ".join(dict.fromkeys(reads)),
-            why="a compiled step would go on with what it was when captured",
-            fix="Compute it outside, and pass it as a part of the batch.",
-        )
-
-
-def _check_budget(memory_budget: float | None, accumulate: int, group: ProcessGroup | None) -> None:
-    if memory_budget is not None and (accumulate > 1 or group is not None):
-        raise InputValueError(
-            "memory_budget goes with one process and one micro-batch.",
-            why="a step is cut once, between its forward and its backward",
-            fix="Leave out memory_budget: accumulate= and shard= lower the memory of a step, too.",
-        )
-
-
-def _check(model: object, grad_clip: object, accumulate: object, entries: Sequence[str]) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise InputTypeError(
-            f"train_step() was given a {type(model).__name__} as model.",
-            why="a step updates the parameters of a module",
-            fix="Pass an nn.Module.",
-        )
-    if grad_clip is not None and not (isinstance(grad_clip, float | int) and grad_clip > 0):
-        raise InputValueError(
-            f"grad_clip cannot be {grad_clip!r}.", why="it is the largest norm of the gradients", fix="Pass 1.0, say."
-        )
-    if not (type(accumulate) is int and accumulate > 0):
-        raise InputValueError(
-            f"accumulate cannot be {accumulate!r}.", why="it counts the parts of a batch", fix="Pass 1 or more."
-        )
-    if isinstance(entries, str) or not entries or not set(entries) <= ENTRIES.keys():
-        raise InputValueError(
-            f"entries cannot be {entries!r}.", why=f"they are of {', '.join(ENTRIES)}", fix="Pass ('train', 'eval')."
-        )

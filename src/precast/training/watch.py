@@ -1,6 +1,7 @@
-"""Which of several processes has ended: each says in the store, all the time, that it lives.
+"""Detects which of several processes has ended: each writes heartbeats to the store.
 
-Who misses one first looks whose signs have stopped, and writes down what it found, so that all tell the same.
+A process that misses another one checks whose heartbeats have stopped, and records the result, so that all processes
+report the same.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
 
 _MOST_PATIENCE = 60.0
 _BEAT, _PATIENCE, _FAREWELL = 0.25, 3.0, 5.0
-"""Seconds between signs of life, without one until a process counts as ended, and for others to read what was found."""
+"""Seconds between heartbeats, without one until a process counts as ended, and for others to read the result."""
 _FOUND, _READ = "precast/ended", "precast/ended/read"
 
 
 class Watch(threading.Thread):
-    """Gives this process's signs of life, and reads those of others when asked."""
+    """Writes this process's heartbeats, and reads those of others on request."""
 
     def __init__(self, rank: int, count: int) -> None:
         super().__init__(daemon=True, name="precast-watch")
         self._rank, self._count = rank, count
-        # A connection of its own: nothing that the program waits for in the store keeps the signs back.
+        # A connection of its own: heartbeats must not wait for the program's requests.
         self._store = torch.distributed.distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined]
         self._leaving = threading.Event()
         self._ended: list[int] | None = None
@@ -43,16 +44,16 @@ class Watch(threading.Thread):
                     self._ended = json.loads(self._store.get(_FOUND))
                     self._store.add(_READ, 1)
         except RuntimeError:
-            # The store was kept by a process that has ended; nobody else will tell which.
+            # The store was served by a process that has ended; it cannot report which.
             return
 
     def leave(self) -> None:
-        """End before the interpreter does: a thread that it stops in the middle of a call ends the process."""
+        """Stop before the interpreter does: a thread that is stopped within a call would kill the process."""
         self._leaving.set()
         self.join(_MOST_PATIENCE)
 
     def ended(self) -> list[int]:
-        """The ranks of those that do not live any more, the same in all processes that ask."""
+        """The ranks of the processes that have ended, the same in all processes that ask."""
         if self._ended is None:
             try:
                 self._look()
@@ -61,7 +62,7 @@ class Watch(threading.Thread):
         return self._ended or []
 
     def follow(self, rank: int) -> Callable[[], bool]:
-        """What tells, whenever it is called, whether a process has given signs of life not long ago."""
+        """A function that returns whether a process has written a heartbeat recently."""
         sign, seen = -1, time.monotonic()
 
         def lives() -> bool:
@@ -81,7 +82,7 @@ class Watch(threading.Thread):
         if found:
             self._store.compare_set(_FOUND, "", json.dumps(found))
             deadline = time.monotonic() + _FAREWELL
-            # This may be the process that keeps the store: it ends when the others know.
+            # This process may serve the store: it must not end before the others have read the result.
             while time.monotonic() < deadline and self._store.add(_READ, 0) < self._count - len(found):
                 time.sleep(_BEAT)
 
@@ -91,7 +92,7 @@ class Watch(threading.Thread):
 
 @cache
 def watch_over(group: ProcessGroup) -> Watch:
-    """The watch over the processes of a group, which begins when first asked for."""
+    """The watch over the processes of a group, started on first use."""
     watch = Watch(group.rank(), group.size())
     watch.start()
     atexit.register(watch.leave)

@@ -10,6 +10,7 @@ from tests.export.peer import (
     test_behaviours,
     test_call_programs,
     test_collectives,
+    test_further_programs,
     test_operator_programs,
     test_program_objects,
     test_size_programs,
@@ -25,7 +26,7 @@ FEATURES = {
     "calls: trees, keywords, names of inputs, checks": ("calls", test_call_programs.CASES),
     "dynamic sizes": ("sizes", test_size_programs.CASES),
     "sizes that depend on each other, suggested fixes": ("relations", {}),
-    "numbers that only running gives": ("values", test_unbacked_programs.PROGRAMS),
+    "numbers that are known only after running": ("values", test_unbacked_programs.PROGRAMS),
     "checks of such numbers": ("checks", {}),
     "control flow": ("control_flow", {}),
     "operators and layers": (None, test_operator_programs.CASES),
@@ -38,6 +39,7 @@ FEATURES = {
     "decompositions": ("decompositions", {}),
     "`unflatten`": ("unflattened", test_unflatten_programs.MODULES),
     "files and objects of PyTorch's exporter": (None, test_torch_programs.CASES),
+    "sizes, numbers, control flow, writes and layers, found by large comparisons": (None, test_further_programs.CASES),
     "collectives": (None, test_collectives.PROGRAMS),
 }
 

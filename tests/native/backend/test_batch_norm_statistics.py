@@ -44,6 +44,22 @@ def test_narrow_types_stay_whole():
     assert _NORM in backward_targets(module, IMAGES.bfloat16())
 
 
+@pytest.mark.parametrize("is_channels_last", [True, False])
+def test_under_autocast_the_backward_does_not_norm_again(is_channels_last):
+    """Images are narrow there, statistics are not: what is computed from those is what the norm itself computed."""
+    layout = torch.channels_last if is_channels_last else torch.contiguous_format
+    eager, images = network().to(memory_format=layout), IMAGES.to(memory_format=layout)
+    compiled = precast.compile(copy.deepcopy(eager))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert _NORM not in backward_targets(copy.deepcopy(eager), images)
+        outcomes = []
+        for module in (eager, compiled):
+            result = module(images)
+            result.float().square().sum().backward()
+            outcomes.append([result, *(each.grad for each in module.parameters()), *module.buffers()])
+    torch.testing.assert_close(outcomes[1], outcomes[0], rtol=3e-2, atol=3e-2)
+
+
 @pytest.mark.parametrize("options", [{}, {"affine": False}, {"track_running_stats": False}])
 def test_results_gradients_and_running_statistics_are_those_of_eager(options):
     eager = network(**options)

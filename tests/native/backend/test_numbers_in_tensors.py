@@ -45,6 +45,15 @@ def test_programs_compute_the_same_without_numbers(name):
     torch.testing.assert_close(precast.compile(PROGRAMS[name])(x, s), PROGRAMS[name](x, s))
 
 
+def test_roots_of_negative_numbers_are_refused():
+    # Eager goes on with a complex number, which is another program.
+    compiled = precast.compile(PROGRAMS["powers"], fullgraph=True)
+    x = torch.linspace(-1, 1, 7)
+    torch.testing.assert_close(compiled(x, torch.tensor(3.0)), PROGRAMS["powers"](x, torch.tensor(3.0)))
+    with pytest.raises(RuntimeError, match="Runtime assertion failed for expression"):
+        compiled(x, torch.tensor(-1.0))
+
+
 def test_what_python_needs_stays_a_number():
     module = traced(lambda x, s: x.pow(s.item()) * s.item(), torch.ones(3), torch.tensor(2.0))
     assert len(numbers_left(keep_numbers_in_tensors(module))) == 1

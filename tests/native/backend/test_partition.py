@@ -59,6 +59,21 @@ def test_images_inside_the_backward_lie_channels_last():
     assert all(each.stride()[1] == 1 for each in images)
 
 
+def test_images_stay_on_their_device():
+    """Layouts are chosen without a look at where tensors are: what is told of them must not move them."""
+    passed = []
+
+    def compiler(module, _):
+        passed.extend(node.meta["val"] for node in module.graph.nodes if node.op == "call_function")
+        return module.forward
+
+    module = precast.aot_module(
+        network().to("meta"), fw_compiler=compiler, bw_compiler=compiler, partition_fn=native_partition
+    )
+    module(IMAGES.to("meta")).sum().backward()
+    assert {each.device.type for each in passed if isinstance(each, torch.Tensor)} == {"meta"}
+
+
 def test_results_and_gradients_are_those_of_eager():
     eager = network()
     compiled = precast.compile(copy.deepcopy(eager))

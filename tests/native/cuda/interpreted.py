@@ -20,8 +20,8 @@ from precast.native.loops.program import LoopProgram
 from precast.native.targets import Code, OpenEntry
 from precast.native.targets.cuda.build.code import GpuCode
 from precast.native.targets.cuda.codegen.generate import generate
+from precast.native.targets.cuda.kernel_source import KernelSource
 from precast.native.targets.cuda.launcher import tensor_at
-from precast.native.targets.cuda.launches import KernelSource
 from precast.native.targets.cuda.run import GpuEntry
 from precast.native.targets.cuda.target import CudaTarget
 from precast.options import Options

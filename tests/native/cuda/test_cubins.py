@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from precast.cache import Store
 from precast.errors import BuildError
 from precast.native.targets.cuda.build.cubins import Cubin, cubin_key, find_cubin, start_cubins
-from precast.native.targets.cuda.launches import KernelSource
+from precast.native.targets.cuda.kernel_source import KernelSource
 from tests.native.cuda.interpreted import InterpretedGpu, compiled
 from tests.native.lowering.cases import floats, integers
 

@@ -6,7 +6,7 @@ import torch
 from precast.native.backend import NativeCompiler
 from precast.options import Options
 from tests.native.cuda.interpreted import InterpretedGpu
-from tests.native.operators.op_samples import GAPS, NAMES, _compare, _compiled, cases
+from tests.native.operators.op_samples import GAPS, NAMES, _compiled, cases, like_eager
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(1800)]
 SLOW = ("nn.functional.adaptive_avg_pool3d", "nn.functional.grid_sample")
@@ -20,7 +20,7 @@ def compare(names: list[str], dtypes: list[torch.dtype], folder, *, count: int) 
     target = InterpretedGpu(folder)
     compiler = NativeCompiler(Options(cache_directory=folder, random="eager"), target=target)
     for case, sample in cases(names, dtypes, count=count).items():
-        _compare(case, sample, _compiled(case, sample, compiler))
+        like_eager(case, sample, _compiled(case, sample, compiler))
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from precast.artifact.gpu_programs import program_from_json, program_to_json
 from precast.errors import BuildError
 from precast.native.loops.program import KernelGroup, LibraryCall
 from precast.native.targets.cuda.build.code import GpuCode
 from precast.native.targets.cuda.codegen.generate import generate
 from precast.native.targets.cuda.launcher import DriverLauncher, InterpretedKernel
-from precast.native.targets.cuda.stored_programs import program_from_json, program_to_json
 from tests.native.cuda.interpreted import InterpretedGpu, compiled
 from tests.native.lowering.cases import floats, integers
 

@@ -74,8 +74,19 @@ def test_the_parts_give_what_the_operator_gives(name):
     )
 
 
+LABELS = torch.tensor([[1, 2, -1, 3], [0, -1, 2, 1], [3, 2, 1, 0], [-1, 1, 2, 3]])
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+def test_losses_of_labels_up_to_the_first_negative_are_eagers(reduction):
+    operator = aten.multilabel_margin_loss_forward.default
+    for arguments in ((floats(4, 4), LABELS), (floats(4), LABELS[1]), (floats(4).fill_(torch.nan), LABELS[0])):
+        ours, eager = OWN_DECOMPOSITIONS[operator](*arguments, reduction), operator(*arguments, reduction)
+        torch.testing.assert_close(ours, eager, equal_nan=True)
+
+
 def test_labels_up_to_the_first_negative_count():
-    source, target = floats(3, 4), torch.tensor([[1, 2, -1, 3], [0, -1, 2, 1], [3, 2, 1, 0]])
+    source, target = floats(4, 4), LABELS
     _, is_target = aten.multilabel_margin_loss_forward(source, target, 1)
     arguments = (torch.tensor(2.0), source, target, 1, is_target)
     operator = aten.multilabel_margin_loss_backward.default
@@ -106,3 +117,17 @@ def test_numbers_between_two_tensors_are_eagers(kinds, dtype):
     overload = "_".join("Tensor" if is_tensor else "Scalar" for is_tensor in kinds)
     ours = OWN_DECOMPOSITIONS[getattr(aten.linspace, overload)](*ends, 50, dtype=dtype)
     torch.testing.assert_close(ours, torch.linspace(*ends, 50, dtype=dtype))
+
+
+@pytest.mark.parametrize("gradient", [torch.inf, torch.nan], ids=str)
+@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, torch.inf])
+def test_infinite_gradients_of_distances_are_eagers(p, gradient):
+    points, others = floats(4, 3), floats(5, 3)
+    for operator, arguments in (
+        (aten._pdist_backward.default, (torch.full((6,), gradient), points, p, torch.pdist(points, p))),
+        (
+            aten._cdist_backward.default,
+            (torch.full((4, 5), gradient), points, others, p, torch.cdist(points, others, p)),
+        ),
+    ):
+        torch.testing.assert_close(OWN_DECOMPOSITIONS[operator](*arguments), operator(*arguments), equal_nan=True)

@@ -111,7 +111,7 @@ PLANTED = {
     "parts": ("cond_on_data", without_a_part, "1 parts to choose from"),
     "spares": ("while_loop_counts", overwriting_what_is_read, "written twice"),
     "count": ("map_over_rows", too_many_iterations, "rows for"),
-    "condition": ("while_loop_counts", without_an_end, "so many times, or while"),
+    "condition": ("while_loop_counts", without_an_end, "a number of times or while"),
     "inside": ("cond_with_dynamic_sizes", wrong_inside, "before all of it is written"),
 }
 

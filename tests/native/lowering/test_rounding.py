@@ -53,3 +53,12 @@ def test_a_layer_in_half_precision_is_one_call():
 
     inputs = [torch.randn(*shape).bfloat16() for shape in [(32, 64), (48, 64), (48,), (32, 48)]]
     assert not [step for step in fuse(lowered(layer, *inputs)).steps if isinstance(step, Kernel)]
+
+
+@pytest.mark.parametrize("operator", [torch.addmm, torch.baddbmm])
+def test_scaled_sums_with_products_are_rounded_once(operator):
+    inputs = [torch.randn((64, 64) if operator is torch.addmm else (3, 64, 64)).bfloat16() for _ in range(3)]
+    function = lambda c, a, b: operator(c, a, b, beta=-4.775, alpha=2.0315)  # noqa: E731
+    exact = function(*[each.double() for each in inputs])
+    eager, mine = ((each.double() - exact).norm() for each in (function(*inputs), precast.compile(function)(*inputs)))
+    assert mine <= 1.02 * eager

@@ -174,7 +174,7 @@ def test_results_follow_the_sizes():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"z": {0: batch}}, "names 'z', which is no argument"),
+        ({"z": {0: batch}}, "names 'z', which is not an argument"),
         (({0: batch},), "has 1 entries for 2 arguments"),
         ({"x": {2: batch}}, r"for x names dimension 2"),
         ({"x": {"0": batch}}, r"names dimension '0'"),
@@ -206,7 +206,7 @@ def test_dims_of_the_wrong_type(spec):
 
 
 def test_a_spec_of_the_wrong_type():
-    with pytest.raises(InputTypeError, match="dynamic_shapes is a int"):
+    with pytest.raises(InputTypeError, match="dynamic_shapes is of type int"):
         capture(function, (x, y), dynamic_shapes=3)
 
 

@@ -236,7 +236,7 @@ def test_a_submodule_made_in_the_forward_is_refused_and_taken_away():
             return self.made(x)
 
     model = Makes()
-    with pytest.raises(StateMutationError, match="exchanges parameters or submodules: made"):
+    with pytest.raises(StateMutationError, match="replaces parameters or submodules: made"):
         capture(model, (x,))
     assert not list(model.children())
 

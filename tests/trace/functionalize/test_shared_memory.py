@@ -87,7 +87,7 @@ def test_writes_of_elements_that_are_one_place_are_not_captured(write, is_comput
     def program(x):
         return write(x * 2 if is_computed else x)
 
-    with pytest.raises(CaptureError, match="several elements of which are one place in memory") as failure:
+    with pytest.raises(CaptureError, match="of which several elements are one place in memory") as failure:
         precast.compile(program, fullgraph=True)(torch.ones(1, 4))
     assert "_(" in failure.value.at
     mine, eagers = torch.arange(4.0)[None], torch.arange(4.0)[None]
@@ -102,3 +102,42 @@ def test_an_expanded_input_is_not_written():
 
     with pytest.raises(CaptureError, match="one place in memory"):
         precast.compile(program, fullgraph=True)(torch.ones(1, 4).expand(3, 4))
+
+
+OVERLAPPING = {
+    "shifted": lambda x: x[:-1].add_(x[1:]),
+    "copied": lambda x: x[1:].copy_(x[:-1]),
+    "own_row": lambda x: x.sub_(x[0]),
+    "turned": lambda x: x.mul_(x.t()),
+    "result": lambda x: torch.exp(x[:-1], out=x[1:]),
+    "scattered": lambda x: x.index_add_(0, torch.tensor([0, 1]), x[:2]),
+}
+APART = {
+    "same": lambda x: x.add_(x),
+    "beside": lambda x: x[:2].add_(x[2:]),
+    "between": lambda x: x[::2].mul_(x[1::2]),
+    "columns": lambda x: x[:, 2:].copy_(x[:, :2]),
+    "nothing": lambda x: x[1:1].add_(x[:0]),
+}
+
+
+@pytest.mark.parametrize("write", OVERLAPPING.values(), ids=OVERLAPPING)
+def test_writes_into_a_part_of_what_is_read_are_refused_as_in_eager(write):
+    def program(x):
+        write(x)
+        return x + 1
+
+    for call in (program, precast.compile(program, backend="nop", fullgraph=True)):
+        with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to tensor"):
+            call(torch.ones(4, 4))
+
+
+@pytest.mark.parametrize("write", APART.values(), ids=APART)
+def test_writes_beside_what_is_read_are_not(write):
+    def program(x):
+        write(x)
+        return x + 1
+
+    mine, eagers = torch.arange(16.0).view(4, 4), torch.arange(16.0).view(4, 4)
+    torch.testing.assert_close(precast.compile(program, backend="nop", fullgraph=True)(mine), program(eagers))
+    torch.testing.assert_close(mine, eagers)

@@ -1,7 +1,7 @@
-"""What stands between a caller and functional graphs: one small wrapper per thing that eager does and graphs do not.
+"""The wrappers between a caller and functional graphs: one for each effect of eager that graphs do not have.
 
 A wrapper takes a ``FlatCall``, a function from one list of inputs to one list of outputs, and returns another one. A
-variant is built from the wrappers that its facts ask for, and from no others.
+variant is built only from the wrappers that its boundary facts require.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,14 +1,12 @@
-"""Makes outputs that alias something again from what they alias, so that the caller holds real views.
+"""Regenerates outputs that are aliases from their bases, so that the caller gets real views.
 
 Before: ``inner([x]) -> [x.t() as the graph computed it]``
 After:  ``outer([x]) -> [a view of the caller's own x]``
 
-So are outputs that require grad although nothing flows from them to an input.
+A compiler's result has the right values, but may have any layout, and memory of its own; an alias must have exactly
+eager's sizes, strides and offset in the caller's memory, which are computed from the sizes of the inputs.
 
-Where a traced value is in memory, for a real call: sizes, strides and offset from the sizes of the inputs.
-
-What a compiler returns has the right numbers in it, but may be anywhere; an alias that the caller gets must be cut out
-of the caller's own memory exactly as eager cuts it.
+Also restores outputs that require grad although no gradient flows from them to an input.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +36,7 @@ class TracedLayout:
     inputs: tuple[Any, ...]
 
     def __call__(self, inputs: Sequence[Any], computed: torch.Tensor) -> tuple[Sequence[int], Sequence[int], int]:
-        """The layout for real inputs; what depends on data is read off the ``computed`` value."""
+        """The layout for real inputs; data-dependent numbers are taken from the ``computed`` value."""
         if self._is_static:
             return self.size, self.stride, self.offset  # type: ignore[return-value]
         evaluate = self._evaluator(inputs)
@@ -52,7 +50,7 @@ class TracedLayout:
 
     @cached_property
     def _homes(self) -> dict[sympy.Symbol, tuple[int, int]]:
-        """At which input and dimension each symbol is read."""
+        """The input and dimension from which each symbol is read."""
         homes: dict[sympy.Symbol, tuple[int, int]] = {}
         for number, fake in enumerate(self.inputs):
             sizes: Sequence[Number] = fake.shape if isinstance(fake, torch.Tensor) else ()
@@ -74,7 +72,7 @@ class TracedLayout:
 
 
 def layout_of(value: torch.Tensor, inputs: Sequence[Any], *, offset: Number | None = None) -> TracedLayout:
-    """The layout of a fake ``value`` that was traced from the fake ``inputs``; ``offset`` if counted from elsewhere."""
+    """The layout of a fake ``value`` traced from the fake ``inputs``; ``offset`` overrides its storage offset."""
     start = value.storage_offset() if offset is None else offset
     return TracedLayout(tuple(value.size()), tuple(value.stride()), start, tuple(inputs))
 
@@ -83,11 +81,11 @@ _FROM_INPUTS = (Relation.IS_INPUT, Relation.VIEW_OF_INPUT)
 _FROM_OUTPUTS = (Relation.IS_OUTPUT, Relation.VIEW_OF_OUTPUT)
 
 _Alias = tuple[int, OutputFacts, TracedLayout | None]
-"""An output's position, its facts, and where it is if that must be computed."""
+"""An output's position, its facts, and its layout if that must be computed."""
 
 
 def regenerate_aliases(inner: FlatCall, facts: BoundaryFacts, fakes: Sequence[Any]) -> FlatCall:
-    """Wrap ``inner``, which returns outputs and then intermediate bases, to return outputs only, aliased right.
+    """Wrap ``inner``, which returns outputs and then intermediate bases, to return only outputs, aliased as in eager.
 
     ``fakes`` are the inputs that it was traced with.
     """
@@ -118,7 +116,7 @@ def regenerate_aliases(inner: FlatCall, facts: BoundaryFacts, fakes: Sequence[An
 
 
 def views_with_backwards(facts: BoundaryFacts, fakes: Sequence[Any]) -> dict[int, Callable[[Sequence[Any], Any], Any]]:
-    """How results that are views with a backward of their own are made of inputs, and of what was computed for them."""
+    """Functions that make the results which are views of inputs with a backward of their own, by result number."""
     values, start = facts.values[len(facts.updated) :], len(facts.updated)
     views = [(i, fact) for i, fact in enumerate(facts.outputs) if fact.relation is Relation.FRESH and fact.replay]
     return {start + i: partial(_view_of_input, fact, _layout(fact, values[i], fakes)) for i, fact in views}
@@ -155,7 +153,7 @@ def _fill(outputs: list[Any], aliases: Sequence[_Alias], base_of: Callable[[int]
 def _cut(
     base: torch.Tensor, facts: OutputFacts, layout: TracedLayout | None, inputs: Sequence[Any], computed: Any
 ) -> torch.Tensor:
-    assert facts.replay is not None, "a view knows how it is made"
+    assert facts.replay is not None, "a view has a replay"
     source = base.detach() if facts.replay.is_detached else base
     if facts.replay.steps is not None:
         return torch._C._functionalization.apply_view_meta_sequence(source, list(facts.replay.steps))

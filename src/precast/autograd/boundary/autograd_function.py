@@ -1,18 +1,18 @@
-"""Ties a forward and a backward graph together as one node of the caller's autograd graph.
+"""Combines a forward and a backward graph into one node of the caller's autograd graph.
 
 Before: ``forward(primals) -> [results, saved]`` and ``backward(saved, tangents) -> gradients``, two plain functions
 After:  ``call(primals) -> [results]``, differentiable to any order
 
-The backward is itself differentiable: when the caller asks for a graph of it (``create_graph=True``), gradients are
-computed by ``second_order`` from the primals and tangents, which is compiled when first needed.
+The backward is itself differentiable: with ``create_graph=True``, gradients are computed by ``second_order`` from the
+primals and tangents, which is compiled when first needed.
 
-Runs a forward graph in grad mode where it holds kernels that look at it.
+A forward graph with kernels that depend on grad mode runs in grad mode:
 
-Before: ``forward([x])`` where grad mode is off, as it is inside of autograd's nodes: the kernel leaves no workspace
-After:  ``forward([x.detach()])`` where it is on: the workspace is there, and autograd still records nothing
+Before: ``forward([x])`` with grad mode off, as inside autograd nodes: the kernel returns no workspace
+After:  ``forward([x.detach()])`` with grad mode on: it returns the workspace, and autograd still records nothing
 
-Outputs that require grad without leading to any input: those of tensors that the program made, of which there is no
-gradient to tell; and those of which the program has taken the gradient itself, of which to take it again is an error.
+Outputs may require grad without depending on any input: they depend on tensors that the program created, or the program
+has run their backward itself, and doing it again is an error:
 
 Before: ``loss``, a plain tensor
 After:  ``loss`` with a ``grad_fn`` that does nothing, or raises what eager raises for a graph that was freed
@@ -32,14 +32,15 @@ from precast.ops.facts import Fact, facts_of
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """What each result of a compiled forward is, and which primals its backward needs.
+    """Facts about the results of a compiled forward, and about the primals that its backward needs.
 
-    ``differentiable[i]``: result ``i`` has a tangent. ``opaque[i]``: result ``i`` is an alias that the caller gets in
-    another way, so autograd must not see it. ``detached[i]``: the graph returns an input, or a value twice.
-    ``tangent_orders``: the memory order that the backward was traced with, for each tangent. ``relevant``: the primals
-    that gradients depend on. ``updated``: the primals that are changed by the call itself, ``late_updates``: those that
-    are changed by its backward. ``saved`` identifies what the backward takes beside tangents, if there are several of
-    those, so that a backward for some of them can start from the same. ``writes``: graphs write into their values.
+    ``differentiable[i]``: result ``i`` has a tangent. ``opaque[i]``: result ``i`` is an alias that is regenerated for
+    the caller, so autograd must not see it. ``detached[i]``: the graph returns an input, or a value twice.
+    ``tangent_orders``: the memory order that the backward was traced with, for each tangent. ``relevant``: the
+    primals that gradients depend on. ``updated``: the primals that the call mutates, ``laid_out``: those whose
+    sizes or strides it changes, ``late_updates``: those that its backward mutates. ``saved`` identifies the saved
+    values if there are several tangents, so that a partial backward can start from the same ones. ``writes``:
+    graphs mutate their values.
     """
 
     result_count: int
@@ -54,13 +55,15 @@ class TrainingFacts:
     late_updates: tuple[int, ...] = ()
     saved: tuple[str, ...] = ()
     writes: bool = False
+    laid_out: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class PartialBackward:
-    """A backward for results of which only some get a tangent.
+    """A backward for calls in which only some results get a tangent.
 
-    ``taken`` are the places of what it takes among all that is saved, ``late_updates`` the primals that it writes into.
+    ``taken`` tells for each of its inputs the position of a saved value, or ``~number`` for a primal; ``late_updates``
+    are the primals that it writes into.
     """
 
     graph: BoxedCall
@@ -69,15 +72,15 @@ class PartialBackward:
 
 
 PartialBackwards = Callable[[Sequence[Any], tuple[bool, ...]], PartialBackward | None]
-"""The backward for the tangents that are given, of a call with these primals; None if what is saved does not serve."""
+"""Returns the backward for the given tangents of a call with these primals; None if the saved values do not suffice."""
 
 
 @dataclass(frozen=True)
 class TrainingGraphs:
-    """Compiled forward and backward, and how gradients of gradients and of some results alone are come by.
+    """Compiled forward and backward, and how second-order gradients and partial backwards are made.
 
-    ``takes_tangents`` tells whether tangents are of the kinds that the backward was compiled for, ``views`` how results
-    are made that autograd is to know as views of inputs, with this backward.
+    ``takes_tangents`` checks that tangents have the layouts that the backward was compiled for; ``views`` makes the
+    results that autograd must treat as views of inputs, with this backward.
     """
 
     forward: BoxedCall
@@ -90,7 +93,7 @@ class TrainingGraphs:
 
 
 class _Alias:
-    """Carries a tensor past the autograd engine."""
+    """Hides a tensor from the autograd engine."""
 
     __slots__ = ("tensor",)
 
@@ -99,9 +102,9 @@ class _Alias:
 
 
 def differentiable_call(graphs: TrainingGraphs) -> FlatCall:
-    """A flat call that the autograd engine can differentiate; outside of grad mode too, if compiled there.
+    """A flat call that the autograd engine can differentiate, even if compiled and called with grad mode off.
 
-    A program may switch grad mode on inside of ``no_grad``.
+    A program may enable grad mode inside ``no_grad``.
     """
     function = _autograd_function(graphs)
     facts = graphs.facts
@@ -124,15 +127,19 @@ def differentiable_call(graphs: TrainingGraphs) -> FlatCall:
 
 
 def _apart_from_updates(inputs: Sequence[Any], facts: TrainingFacts) -> list[Any]:
-    """The inputs, with copies of those that backwards need as they were before the call's own updates.
+    """The inputs, with copies of those that the backward needs from before the call's own updates.
 
-    Autograd counts changes by memory, so that a tensor beside a changed one in the same memory is copied too. Inputs
-    whose new history will hold this call are copied as well: the call must not hold them in turn.
+    Autograd counts versions per storage, so a tensor that shares storage with a mutated one is copied too. So are
+    inputs whose new history will reference this call: the call must not reference them in turn.
     """
     changed = {inputs[number].untyped_storage()._cdata for number in facts.updated}
     copied = {number for number, visible in zip(facts.updated, facts.differentiable, strict=False) if visible}
     copied.update(i for i in facts.relevant if inputs[i].untyped_storage()._cdata in changed)
-    return [value.clone() if i in copied else value for i, value in enumerate(inputs)]
+    apart = [value.clone() if i in copied else value for i, value in enumerate(inputs)]
+    for number in facts.laid_out:
+        # Gradients of gradients start from what it was.
+        apart[number] = apart[number].view_as(apart[number])
+    return apart
 
 
 def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
@@ -158,7 +165,7 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
             ctx.primals = inputs
             ctx.versions = [inputs[i]._version for i in relevant]
             outputs = forward_graph([*inputs])
-            # Autograd would look for the history of a view of something that was written into meanwhile.
+            # Autograd would regenerate the history of a view whose base was written into meanwhile.
             ctx.save_for_backward(*(map(_own, outputs[count:sizes_start]) if writes else outputs[count:sizes_start]))
             ctx.symints = outputs[sizes_start:]
             ctx.set_materialize_grads(False)
@@ -182,12 +189,12 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
                 if tangent is None:
                     return _gradients_of_some(ctx, graphs, tangents, partial_backwards)
             if torch.is_grad_enabled() or not takes_tangents(tangents):
-                # What the program's own backward makes of a tangent of another kind, only running it can tell.
+                # A custom backward may behave differently for a tangent of another type: it has to run.
                 return _differentiable_gradients(ctx, graphs, tangents)
             tangents = [_in_order(tangent, order) for tangent, order in zip(tangents, orders, strict=True)]
             arguments = [*ctx.symints, *ctx.saved_tensors, *tangents]
             if not torch._C._autograd._get_current_graph_task_keep_graph():
-                # From here on the list alone holds what was saved, so that the graph can free it as it goes.
+                # From here on only the list references the saved tensors, so that the graph can free them early.
                 ctx.primals = None
                 ctx.maybe_clear_saved_tensors()
             if late:
@@ -198,9 +205,9 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
 
 
 def _own(result: Any) -> Any:
-    """The result as a tensor that callers may write into: autograd forbids it of views that are made out of its sight.
+    """The result as a tensor that callers may write into: autograd forbids it for views that it did not record.
 
-    What the caller is to know as a view is made again later (``alias_regeneration``).
+    Results that the caller must see as views are regenerated later (``alias_regeneration``).
     """
     return result.detach() if isinstance(result, torch.Tensor) and result._is_view() else result
 
@@ -211,10 +218,10 @@ def _gradients_of_some(
     tangents: Sequence[torch.Tensor | None],
     made: dict[tuple[bool, ...], PartialBackward | None],
 ) -> Any:
-    """The gradients where some results are in no loss: what leads to these alone is not computed, as in eager.
+    """The gradients if some results are in no loss: as in eager, what only these depend on is not computed.
 
-    Zeros in place of their tangents would not do. Times an infinite slope they are NaN, and whoever leads to no other
-    result would get them as a gradient.
+    Zero tangents for them would be wrong: times an infinite derivative they are NaN, and inputs that lead to no other
+    result would get a gradient instead of None.
     """
     given = tuple(tangent is not None for tangent in tangents)
     if not any(given):
@@ -233,7 +240,9 @@ def _gradients_of_some(
         for tangent, order in zip(tangents, facts.tangent_orders, strict=True)
         if tangent is not None
     ]
-    arguments = [*(saved[place] for place in partial.taken), *ordered]
+    if any(place < 0 for place in partial.taken):
+        _check_unchanged(ctx, facts)
+    arguments = [*(saved[place] if place >= 0 else ctx.primals[~place] for place in partial.taken), *ordered]
     del saved
     if not torch._C._autograd._get_current_graph_task_keep_graph():
         ctx.primals = None
@@ -246,7 +255,7 @@ def _gradients_of_some(
 
 
 def _gradients_and_updates(graph: BoxedCall, arguments: list[Any], written: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    """What a backward returns that writes into tensors, which it takes as they are now."""
+    """Run a backward that writes into tensors, with their current values; returns its gradients."""
     results = graph([*arguments, *written])
     start = len(results) - len(written)
     with torch.no_grad():
@@ -256,7 +265,7 @@ def _gradients_and_updates(graph: BoxedCall, arguments: list[Any], written: Sequ
 
 
 def _in_order(tangent: torch.Tensor, order: tuple[int, ...] | None) -> torch.Tensor:
-    """The tangent in the memory order that the backward was traced with: dimensions from outermost to innermost."""
+    """The tangent in the memory order that the backward was traced with; ``order`` is from outermost to innermost."""
     if order is None:
         return tangent.contiguous() if tangent.layout is torch.strided else tangent
     places = [order.index(dim) for dim in range(len(order))]
@@ -264,18 +273,14 @@ def _in_order(tangent: torch.Tensor, order: tuple[int, ...] | None) -> torch.Ten
 
 
 def _differentiable_gradients(ctx: Any, graphs: TrainingGraphs, tangents: Sequence[torch.Tensor | None]) -> Any:
-    # Raises as eager does if the first backward freed what it had saved.
+    # Raises, as in eager, if the first backward freed the saved tensors.
     _ = ctx.saved_tensors
     if graphs.facts.late_updates:
         raise RuntimeError(
             "gradients of gradients are not computed for a compiled function whose backward writes into tensors"
         )
+    _check_unchanged(ctx, graphs.facts)
     primals = ctx.primals
-    if any(primals[i]._version != version for i, version in zip(graphs.facts.relevant, ctx.versions, strict=True)):
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace operation: "
-            "an input of a compiled function was changed between its forward and the backward of its backward"
-        )
     if not graphs.facts.is_random:
         return tuple(graphs.second_order([*primals, *tangents]))
     with torch.random.fork_rng(devices=[]):
@@ -283,12 +288,21 @@ def _differentiable_gradients(ctx: Any, graphs: TrainingGraphs, tangents: Sequen
         return tuple(graphs.second_order([*primals, *tangents]))
 
 
+def _check_unchanged(ctx: Any, facts: TrainingFacts) -> None:
+    """Raise, as eager does for saved tensors, if a primal that gradients are computed from was written into."""
+    if any(ctx.primals[i]._version != version for i, version in zip(facts.relevant, ctx.versions, strict=True)):
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            "an input of a compiled function was changed between its forward and its backward"
+        )
+
+
 def reads_grad_mode(graph: fx.Graph) -> bool:
     return any(Fact.WORKSPACE in facts_of(node) for node in graph.nodes)
 
 
 def in_grad_mode(call: BoxedCall) -> BoxedCall:
-    """``call``, a compiled graph that looks at grad mode, for use where that is off."""
+    """``call``, a compiled graph that depends on grad mode, for use with grad mode off."""
 
     def call_in_grad_mode(inputs: list[Any]) -> Sequence[Any]:
         with torch.enable_grad():
@@ -315,7 +329,7 @@ class _GraphInside(torch.autograd.Function):
 
 
 def with_graph_inside(value: torch.Tensor, *, is_freed: bool) -> torch.Tensor:
-    """``value`` as a result that requires grad, whose graph leads to nothing outside of the program, or is freed."""
+    """``value`` as a result that requires grad, whose autograd graph reaches no input, or is freed."""
     with torch.enable_grad():
         anchor = torch.empty(0, requires_grad=True)
         result: torch.Tensor = _GraphInside.apply(value, anchor, is_freed)  # type: ignore[no-untyped-call]

@@ -1,21 +1,21 @@
-"""Writes the updated values of inputs, which the graph returns, back into the caller's tensors.
+"""Applies the updates of inputs. ``apply_updates`` copies updated values from the graph into the caller's tensors.
 
 Before: ``inner([x]) -> [x_new, y]``
-After:  ``outer([x]) -> [y]``, and ``x`` holds ``x_new``, with gradients flowing through the update where eager's do.
+After:  ``outer([x]) -> [y]``, and ``x`` holds ``x_new``, with gradients flowing through the update as in eager.
 
-Leaves updates of inputs inside an inference graph, for compilers that can write into their inputs.
+``keep_mutations`` keeps the updates inside an inference graph, for compilers that can write into their inputs.
 
 Before: ``graph(x) -> (x_new, y)``, and a copy of ``x_new`` into ``x`` outside
 After:  ``graph(x): copy_(x, x_new); return (y,)``
 
-Tells compilers which results they may write into the memory of the inputs that these update.
+``mark_updates`` marks which results compilers may write into the memory of the inputs that they update.
 
-Before: ``graph(x, y) -> (x_new, y + 1)``, and nothing said of ``x_new``
-After:  the same graph; its placeholder ``x`` says that result 0 may be where ``x`` is
+Before: ``graph(x, y) -> (x_new, y + 1)``, without marks
+After:  the same graph; its placeholder ``x`` says that result 0 may be written into the memory of ``x``
 
-Not where somebody sees the old value afterwards, or would see what the caller does to the input later: gradients that
-are computed from it, a result that is the input itself, a result that is the new value; and not where the graph checks
-what the program raises for, which must find everything as it was.
+An update is not marked if the old value, or the memory, is visible otherwise: gradients are computed from it, a result
+is the input itself or the new value. Nothing is marked if the graph has checks that may fail: a call that raises must
+leave its inputs unchanged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _is_inference = torch.Tensor.is_inference
 
 @dataclass(frozen=True)
 class Update:
-    """One input that is updated: what happens to it, and where it is afterwards if that changes."""
+    """The update of one input, and its new layout if that changes."""
 
     number: int
     facts: InputFacts
@@ -53,7 +53,7 @@ class Update:
 def apply_updates(inner: FlatCall, updates: Sequence[Update]) -> FlatCall:
     """Wrap ``inner``, whose first results are the updated inputs, so that it applies them.
 
-    A result that is the input itself was written there: that is only to be told to autograd.
+    If a result is the input itself, the graph wrote into it; only autograd's version counter must be incremented.
     """
     numbers = [update.number for update in updates]
 
@@ -78,9 +78,9 @@ def apply_updates(inner: FlatCall, updates: Sequence[Update]) -> FlatCall:
 
 
 def resize_memory(inner: FlatCall, sizes: Mapping[int, int]) -> FlatCall:
-    """Wrap ``inner`` so that the memory of the inputs numbered in ``sizes`` has so many bytes after it.
+    """Wrap ``inner`` so that the storages of the inputs numbered in ``sizes`` have these sizes in bytes afterwards.
 
-    While it runs there is memory for all of each: the graph is of values, and may write one that is there for a while.
+    While it runs, the storages are large enough for the tensors: the functional graph may use intermediate values.
     """
 
     def call(inputs: Sequence[Any]) -> list[Any]:
@@ -97,14 +97,32 @@ def resize_memory(inner: FlatCall, sizes: Mapping[int, int]) -> FlatCall:
     return call
 
 
+def switch_gradients(inner: FlatCall, starting: Sequence[int], stopping: Sequence[int]) -> FlatCall:
+    """Wrap ``inner`` so that inputs require grad, or do so no more, where the program says that of them.
+
+    Those that start do so before it, for gradients that end in them; those that stop after it, for views of them.
+    """
+
+    def call(inputs: Sequence[Any]) -> list[Any]:
+        stopped = [inputs[number] for number in stopping]
+        for number in starting:
+            inputs[number].requires_grad_()
+        results = inner(inputs)
+        for tensor in stopped:
+            tensor.detach_()
+        return results
+
+    return call
+
+
 def _bytes_reached(tensor: torch.Tensor) -> int:
-    """From the start of its memory up to a tensor's last element."""
+    """The number of bytes from the start of the storage to the end of the tensor's last element."""
     last: int = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return (int(tensor.storage_offset()) + last + 1) * tensor.element_size() if tensor.numel() else 0
 
 
 def _refuse_inference_tensors(originals: Sequence[torch.Tensor]) -> None:
-    """Raise torch's own error, before anything is written, for those that may not be written here."""
+    """Raise torch's error for inference tensors, which must not be written here, before anything is written."""
     if not torch.is_inference_mode_enabled():
         for original in filter(_is_inference, originals):
             original.copy_(original)
@@ -129,7 +147,7 @@ def _take_shape(
     start = original.storage_offset() + offset
     end = start + 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
     if value.numel() and end * value.element_size() > original.untyped_storage().nbytes():
-        # The program made room (resize_): the caller's memory grows as eager's would.
+        # The program resized it (resize_): the caller's storage grows as in eager.
         with torch.no_grad():
             original.resize_(size)
             original.copy_(value)
@@ -140,7 +158,7 @@ def _take_shape(
 
 
 def keep_mutations(module: fx.GraphModule, facts: BoundaryFacts) -> BoundaryFacts:
-    """Let the graph write the inputs of which only data change; returns the facts of what is left to do outside."""
+    """Let the graph write the inputs that change only in data; returns the facts for the remaining updates."""
     graph = module.graph
     placeholders, results, output = placeholders_of(graph), results_of(graph), graph.output_node()
     kept = [number for number in facts.updated if not facts.inputs[number].mutates_metadata]
@@ -156,7 +174,14 @@ def keep_mutations(module: fx.GraphModule, facts: BoundaryFacts) -> BoundaryFact
     output.args = (tuple(results[i] for i in left),)
     module.recompile()
     inputs = [
-        InputFacts(requires_grad=fact.requires_grad) if i in kept else fact for i, fact in enumerate(facts.inputs)
+        InputFacts(
+            requires_grad=fact.requires_grad,
+            starts_requiring_grad=fact.starts_requiring_grad,
+            stops_requiring_grad=fact.stops_requiring_grad,
+        )
+        if i in kept
+        else fact
+        for i, fact in enumerate(facts.inputs)
     ]
     return replace(facts, inputs=tuple(inputs), values=tuple(facts.values[i] for i in left))
 
@@ -181,7 +206,7 @@ def _changes_data_alone(facts: InputFacts) -> bool:
 
 
 def _is_made_again(output: int, facts: BoundaryFacts) -> bool:
-    """Whether an output is made from what it aliases, whatever the graph returns for it."""
+    """Whether an output is regenerated from its base, whatever the graph returns for it."""
     return output < len(facts.outputs) and facts.outputs[output].relation is not Relation.FRESH
 
 

@@ -1,17 +1,19 @@
-"""Replaces inputs that overlap in memory, one of which is written into, by the one tensor that they are all views of.
+"""Handles inputs that share memory, if one of them is written into.
+
+Inputs that overlap are replaced by a synthetic base, of which they are views:
 
 Before: ``f(a, b): a.mul_(2); return b + 1`` called with ``a = x[0], b = x[:, 0]``
 After:  ``g(x): f(x.as_strided(…a…), x.as_strided(…b…))``, so that the update of ``a`` is seen through ``b``
 
-Passes a tensor that stands in two places of a call once, where the program writes into it.
+A tensor that is passed twice is deduplicated:
 
 Before: ``f(a, b): a.add_(1); return b`` called with ``a is b``
 After:  ``g(a): f(a, a)``, so that the update of ``a`` is seen through ``b``
 
-Refuses tensors that wrap memory which is written, and which the call shows in a second place too.
+Wrapper subclasses whose memory is also visible through another input are refused:
 
 Before: ``f(x, y): x.mul_(2); return y + 1`` called with ``x = Wrapper(a, b), y = a``
-After:  an error: compiled over ``a``, ``b`` and ``y`` apart, the program would not see the update through ``y``
+After:  an error: compiled over ``a``, ``b`` and ``y`` separately, the program would not see the update through ``y``
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -21,26 +23,32 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from precast.autograd.boundary import FlatCall
-from precast.errors import InputValueError
+from precast.errors import CaptureError, InputValueError
 from precast.graph.boundary import InputFacts
 from precast.trace.fake_inputs import innermost
 from precast.trace.record import FlatFunction
 
 _MAX_WORK: Any = 10_000
-# Where storages are taken to begin; numpy takes 0 for no address.
+# The assumed start address of storages; numpy treats 0 as no address.
 _START = 4096
 
 
 @dataclass(frozen=True)
 class Member:
-    """One input as a piece of its base's memory."""
+    """One input as a view of its base."""
 
     place: int
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+
+    @classmethod
+    def of(cls, place: int, tensor: torch.Tensor, base: torch.Tensor) -> "Member":
+        offset = tensor.storage_offset() - base.storage_offset()
+        return cls(place, tuple(tensor.shape), tuple(tensor.stride()), int(offset))
 
     def cut(self, base: torch.Tensor) -> torch.Tensor:
         return base.as_strided(self.size, self.stride, base.storage_offset() + self.offset)
@@ -48,15 +56,17 @@ class Member:
 
 @dataclass(frozen=True)
 class SyntheticBasePlan:
-    """Which inputs are passed as they are, and which groups are passed as their base; bases come first.
+    """Which groups of inputs are replaced by their base, and which inputs are passed unchanged; bases come first.
 
-    ``returned_members`` is filled by the first run of the wrapped function: outputs that are a member itself.
+    Filled in by the first run of the wrapped function: ``returned_members``, outputs that are a member itself, and
+    ``moved_members``, by the number of their base the members whose sizes or strides it changed, as they are then.
     """
 
     groups: tuple[tuple[Member, ...], ...]
     others: tuple[int, ...]
     count: int
     returned_members: dict[int, int] = field(default_factory=dict, compare=False)
+    moved_members: dict[int, list[Member]] = field(default_factory=dict, compare=False)
 
     def function(self, function: FlatFunction) -> FlatFunction:
         """``function`` over the bases and the other inputs."""
@@ -68,7 +78,14 @@ class SyntheticBasePlan:
                     inputs[member.place] = member.cut(base)
             for place, value in zip(self.others, values[len(self.groups) :], strict=True):
                 inputs[place] = value
+            members = [inputs[member.place] for group in self.groups for member in group]
+            before = [each.requires_grad for each in members]
             outputs = function(*inputs)
+            if any(map(_is_switched, before, members)):
+                raise _refused("says of an input whether it requires grad", "requires_grad_, detach_")
+            for number, (base, group) in enumerate(zip(values, self.groups, strict=False)):
+                now = [_where_it_is(member.place, inputs[member.place], base) for member in group]
+                self.moved_members[number] = [after for after in now if after not in group]
             places = {id(inputs[member.place]): member.place for group in self.groups for member in group}
             for position, output in enumerate(outputs):
                 if id(output) in places:
@@ -83,10 +100,16 @@ class SyntheticBasePlan:
         return [*bases, *(values[place] for place in self.others)]
 
     def call(self, inner: FlatCall) -> FlatCall:
-        """A call with all inputs for one that takes bases; members that are returned are the caller's own objects."""
+        """Wrap a call over bases as one over all inputs; members that are returned are the caller's own objects."""
 
         def call(values: Sequence[Any]) -> list[Any]:
-            outputs = inner(self.inputs(values))
+            bases = self.inputs(values)
+            starts = [base.storage_offset() for base in bases[: len(self.groups)]]
+            outputs = inner(bases)
+            for number, members in self.moved_members.items():
+                for member in members:
+                    start = starts[number] + member.offset
+                    values[member.place].as_strided_(member.size, member.stride, start)
             for position, place in self.returned_members.items():
                 outputs[position] = values[place]
             return outputs
@@ -121,7 +144,7 @@ def _overlapping(values: Sequence[Any]) -> list[list[int]]:
 
 
 def storage_of(value: Any) -> int | None:
-    """What tensors have in common whose elements are in one memory; ``None`` for what has no element there."""
+    """A key of the storage, equal for tensors that share it; ``None`` for tensors without elements or strides."""
     if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel():
         number: int = value.untyped_storage()._cdata
         return number
@@ -140,7 +163,7 @@ def _connected(places: Sequence[int], values: Sequence[Any]) -> list[list[int]]:
 
 def share_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether two tensors of one storage have a byte in common."""
-    # The problem is hard in general; when it is, treating the two as overlapping is safe.
+    # The problem is hard in general; if numpy gives up, treating the two as overlapping is safe.
     try:
         return bool(np.shares_memory(_addresses(left), _addresses(right), max_work=_MAX_WORK))
     except np.exceptions.TooHardError:
@@ -164,13 +187,31 @@ def _addresses(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":
 
 
 def _member(place: int, values: Sequence[Any], group: Sequence[int]) -> Member:
-    base = _common_base([values[other] for other in group])
-    tensor = values[place]
-    return Member(place, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset() - base.storage_offset())
+    return Member.of(place, values[place], _common_base([values[other] for other in group]))
+
+
+def _is_switched(before: bool, now: torch.Tensor) -> bool:
+    """Whether the program says itself that a tensor requires grad, or that it does not; a write may entail it, too."""
+    return not now.requires_grad if before else now.requires_grad and now.is_leaf
+
+
+def _where_it_is(place: int, tensor: torch.Tensor, base: torch.Tensor) -> Member:
+    """What an input is of its base after the program has run."""
+    if isinstance(tensor, FunctionalTensor) and torch._functionalize_was_storage_changed(tensor.elem):
+        raise _refused("points an input at other memory", "set_")
+    return Member.of(place, tensor, base)
+
+
+def _refused(does: str, how: str) -> CaptureError:
+    return CaptureError(
+        f"The program {does} ({how}), and another input, of which one is written into, shares memory with it.",
+        why="inputs that share memory are compiled as parts of one tensor",
+        fix="Pass tensors that share no memory, or copies.",
+    )
 
 
 def _common_base(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The tensor that all of them are views of, as autograd knows it; else their whole memory as one plain tensor."""
+    """The tensor that all of them are views of, according to autograd; else the whole storage as one plain tensor."""
     roots = {id(root): root for root in (t if t._base is None else t._base for t in tensors)}
     if len(roots) == 1:
         return next(iter(roots.values()))
@@ -187,25 +228,25 @@ def _common_base(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class DuplicatePlan:
-    """``sources[i]``: which of the kept inputs stands at place ``i``; ``kept``: the places that are passed on."""
+    """``sources[i]``: the number of the kept input at place ``i``; ``kept``: the places that are passed on."""
 
     sources: tuple[int, ...]
     kept: tuple[int, ...]
 
     def function(self, function: FlatFunction) -> FlatFunction:
-        """``function`` over the kept inputs alone."""
+        """``function`` over only the kept inputs."""
         return lambda *kept: function(*[kept[source] for source in self.sources])
 
     def inputs(self, values: Sequence[Any]) -> list[Any]:
         return [values[place] for place in self.kept]
 
     def call(self, inner: FlatCall) -> FlatCall:
-        """A call with all inputs for one that takes the kept ones."""
+        """Wrap a call over the kept inputs as one over all inputs."""
         return lambda values: inner(self.inputs(values))
 
 
 def plan_duplicates(values: Sequence[Any], written: Collection[int]) -> DuplicatePlan | None:
-    """How to drop repeated tensors; ``None`` if none of those that are written into repeats."""
+    """How to drop repeated tensors; ``None`` if no tensor that is written into is repeated."""
     first: dict[int, int] = {}
     places = [
         first.setdefault(id(value), i) if isinstance(value, torch.Tensor) else i for i, value in enumerate(values)
@@ -225,12 +266,12 @@ def plan_duplicates(values: Sequence[Any], written: Collection[int]) -> Duplicat
 
 
 WrittenParts = tuple[tuple[int, ...] | None, ...]
-"""For each input, which of the tensors that it wraps are written; ``None`` for an input that wraps none."""
+"""For each input, which of its inner tensors are written; ``None`` for an input that is no wrapper."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One plain tensor of a call: an input itself, or a tensor inside of one."""
+    """One plain tensor of a call: an input, or an inner tensor of one."""
 
     owner: torch.Tensor
     tensor: torch.Tensor
@@ -239,20 +280,20 @@ class _Part:
 
 
 def written_parts(inputs: Sequence[InputFacts]) -> WrittenParts | None:
-    """``None`` if no input wraps others, as in most programs."""
+    """The written parts of all inputs; ``None`` if no input is a wrapper, as in most programs."""
     parts = tuple(facts.parts_written for facts in inputs)
     return parts if any(part is not None for part in parts) else None
 
 
 def without_wrappers(values: Sequence[Any], parts: WrittenParts | None) -> Sequence[Any]:
-    """The values, with nothing in the places of wrappers, whose own memory means nothing."""
+    """The values with None for wrappers, whose own storage is meaningless."""
     if parts is None:
         return values
     return [value if part is None else None for value, part in zip(values, parts, strict=True)]
 
 
 def refuse_shared_parts(values: Sequence[Any], written: Collection[int], parts: WrittenParts) -> None:
-    """Raise if a wrapper's memory is written, by whatever name, and shown twice; the same object twice is no matter."""
+    """Raise if memory of a wrapper is written, and visible through two inputs; the same object twice is allowed."""
     by_storage: dict[int, list[_Part]] = {}
     for part in _parts(values, written, parts):
         if (storage := storage_of(part.tensor)) is not None:
@@ -264,7 +305,7 @@ def refuse_shared_parts(values: Sequence[Any], written: Collection[int], parts: 
 
 
 def _parts(values: Sequence[Any], written: Collection[int], parts: WrittenParts) -> Iterator[_Part]:
-    """Those of every object once, written if the program writes into any place where the object stands."""
+    """The parts of each distinct input, as written if the program writes through any of its places."""
     places: dict[int, list[int]] = {}
     for place, value in enumerate(values):
         if isinstance(value, torch.Tensor):

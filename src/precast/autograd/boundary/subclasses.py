@@ -1,9 +1,9 @@
-"""Tensor subclasses outside, plain tensors in the graph.
+"""Desugars tensor subclasses: wrappers outside, plain tensors in the graph.
 
 Before: ``f(Wrapper(a, b)) -> Wrapper(c, d)``
-After:  ``graph(a, b) -> (c, d)``, with wrappers taken apart before the graph and put together after it
+After:  ``graph(a, b) -> (c, d)``, with wrappers unwrapped before the graph and rewrapped after it
 
-Autograd sees the wrappers: gradients of wrappers are wrappers, and their own formulas are what is traced.
+Autograd sees the wrappers: gradients of wrappers are wrappers, and their own formulas are traced.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from precast.trace.record import FlatFunction
 class WrapperLayout:
     """How a wrapper is made of inner tensors; ``inner[i]`` is the layout of the inner tensor ``names[i]``.
 
-    ``size`` and ``stride`` are None where they are those of the inner tensors, which may change from call to call.
+    ``size`` and ``stride`` are None if they are dynamic: then they are those of the inner tensors.
     """
 
     kind: type[torch.Tensor]
@@ -33,7 +33,7 @@ class WrapperLayout:
     stride: tuple[int, ...] | None
 
     def build(self, plain: Iterator[Any]) -> torch.Tensor:
-        """A wrapper around the next plain tensors."""
+        """Build a wrapper around the next plain tensors."""
         inner = {
             name: next(plain) if layout is None else layout.build(plain)
             for name, layout in zip(self.names, self.inner, strict=True)
@@ -45,7 +45,7 @@ class WrapperLayout:
 
 
 Layout = WrapperLayout | None
-"""How one value is made of plain ones; ``None`` for a value that is plain itself."""
+"""How one value is made of plain ones; ``None`` for a plain value."""
 
 
 def layout_of(value: Any) -> Layout:
@@ -53,7 +53,7 @@ def layout_of(value: Any) -> Layout:
         return None
     names, context = value.__tensor_flatten__()
     inner = tuple(layout_of(getattr(value, name)) for name in names)
-    # Where none inside is symbolic, the size of a ragged dimension is a number of the subclass's own.
+    # If no inner tensor is symbolic, a symbolic size is the subclass's own, for a ragged dimension.
     is_static = not any(getattr(value, name)._has_symbolic_sizes_strides for name in names)
     if not is_static and any(str(getattr(value, name).shape) != str(value.shape) for name in names):
         raise CaptureError(
@@ -65,20 +65,20 @@ def layout_of(value: Any) -> Layout:
     return WrapperLayout(type(value), tuple(names), inner, context, size, stride)
 
 
-def take_apart(values: Sequence[Any], layouts: Sequence[Layout]) -> list[Any]:
-    """The plain values that ``values`` are made of, by layouts that they have."""
+def unwrap(values: Sequence[Any], layouts: Sequence[Layout]) -> list[Any]:
+    """The plain values inside ``values``, which have these layouts."""
     plain: list[Any] = []
     for value, layout in zip(values, layouts, strict=True):
         if layout is None:
             plain.append(value)
         else:
             assert type(value) is layout.kind, f"expected a {layout.kind.__name__}, got a {type(value).__name__}"
-            plain += take_apart([getattr(value, name) for name in layout.names], layout.inner)
+            plain += unwrap([getattr(value, name) for name in layout.names], layout.inner)
     return plain
 
 
 def has_layout(value: Any, layout: Layout) -> bool:
-    """Whether a value is made as ``layout`` tells; a plain one, if that is None."""
+    """Whether a value has this layout; for None, whether it is plain."""
     found = layout_of(value)
     if found is None or layout is None:
         return found is layout
@@ -87,14 +87,14 @@ def has_layout(value: Any, layout: Layout) -> bool:
     )
 
 
-def put_together(plain: Sequence[Any], layouts: Sequence[Layout]) -> list[Any]:
-    """Values of these layouts, made of plain ones."""
+def rewrap(plain: Sequence[Any], layouts: Sequence[Layout]) -> list[Any]:
+    """Values with these layouts, rewrapped from plain ones."""
     remaining = iter(plain)
     return [next(remaining) if layout is None else layout.build(remaining) for layout in layouts]
 
 
 def plain_count(layouts: Sequence[Layout]) -> int:
-    """Of how many plain values these layouts are made."""
+    """The number of plain values in these layouts."""
     return sum(1 if layout is None else plain_count(layout.inner) for layout in layouts)
 
 
@@ -106,7 +106,7 @@ def by_value(plain: Sequence[Any], layouts: Sequence[Layout]) -> list[list[Any]]
 
 @dataclass
 class PlainFunction:
-    """A flat function over the plain tensors inside its inputs; notes the layouts of its outputs when it runs."""
+    """A flat function over the plain tensors inside its inputs; records the layouts of its outputs when it runs."""
 
     function: FlatFunction
     inputs: tuple[Layout, ...]
@@ -114,20 +114,20 @@ class PlainFunction:
     outputs: list[Layout] = field(default_factory=list)
 
     def __call__(self, *plain: Any) -> list[Any]:
-        values = put_together(plain, self.inputs)
+        values = rewrap(plain, self.inputs)
         for value, layout, needs_grad in zip(values, self.inputs, self.needs_grad, strict=True):
             if layout is not None:
                 value.requires_grad_(needs_grad)
         results = list(self.function(*values))
         self.outputs = [layout_of(result) for result in results]
-        return take_apart(results, self.outputs)
+        return unwrap(results, self.outputs)
 
 
 def over_wrappers(graph: BoxedCall, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> BoxedCall:
-    """A compiled graph of plain tensors as a call over wrappers.
+    """A compiled graph over plain tensors as a call over wrappers.
 
-    The last values passed are those that ``inputs`` describes, the first ones returned those that ``outputs``
-    describes; all others are plain.
+    ``inputs`` are the layouts of the last values passed, ``outputs`` those of the first ones returned; all others are
+    plain.
     """
     if not any(inputs) and not any(outputs):
         return graph
@@ -135,7 +135,7 @@ def over_wrappers(graph: BoxedCall, inputs: Sequence[Layout], outputs: Sequence[
 
     def call(values: list[Any]) -> Sequence[Any]:
         described = len(values) - len(inputs)
-        results = graph(values[:described] + take_apart(values[described:], inputs))
-        return [*put_together(results[:count], outputs), *results[count:]]
+        results = graph(values[:described] + unwrap(values[described:], inputs))
+        return [*rewrap(results[:count], outputs), *results[count:]]
 
     return call

@@ -1,1 +1,1 @@
-"""What a compiled variant assumes of a call, and whether it holds."""
+"""Guards: what a compiled variant assumes about a call, and the checks of it."""

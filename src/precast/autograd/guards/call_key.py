@@ -1,6 +1,6 @@
-"""Which compiled variant a call needs: everything about it that tracing looked at.
+"""The guard key of a call: everything about it that tracing depends on. Variants are looked up by it.
 
-Modes around a call that its program depends on, kept for running the program again later.
+Also keeps the modes around a call (autocast, train/eval), for rerunning its program later.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from precast.graph.opened_objects import is_wrapper
 from precast.trace.capture.module_state import root_modules
@@ -17,15 +18,16 @@ if TYPE_CHECKING:
     from precast.trace.record import FlatFunction
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
-# Every call asks these: looking them up each time would show in the cost of a small one.
+# Used in every call: attribute lookups would be a visible part of a small call's cost.
 _is_any_autocast_enabled, _get_default_dtype = torch._C._is_any_autocast_enabled, torch.get_default_dtype
-_facts = attrgetter("dtype", "shape", "requires_grad", "layout", "is_cpu")
+_facts_on_cpu = attrgetter("dtype", "shape", "requires_grad", "layout", "is_cpu")
+_facts_anywhere = attrgetter("dtype", "shape", "requires_grad", "layout", "device")
 _stride, _is_neg = torch.Tensor.stride, torch.Tensor.is_neg
 _is_grad_enabled, _is_inference_mode_enabled = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
 
 def ambient_key() -> tuple[Any, ...]:
-    """The modes around a call that change what a program computes."""
+    """The ambient modes of a call that change what a program computes."""
     if not _is_any_autocast_enabled():
         return (_is_grad_enabled(), _is_inference_mode_enabled(), _get_default_dtype())
     autocast = tuple(
@@ -35,9 +37,9 @@ def ambient_key() -> tuple[Any, ...]:
 
 
 def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Everything about the inputs, sizes included.
+    """The key of the inputs, sizes included.
 
-    A plain tensor's elements are what is in its memory: it is not sparse, nor lazily conjugated or negated.
+    Plain tensors are strided, and neither lazily conjugated nor lazily negated.
     """
     strided = torch.strided
     return tuple(
@@ -51,7 +53,7 @@ def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def is_resized(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
-    """Whether two entries of static keys are of plain tensors that differ by sizes, and strides, alone."""
+    """Whether two entries of static keys are of plain tensors that differ only in sizes and strides."""
     if len(before) != 6 or len(now) != 6 or len(before[0]) != len(now[0]):
         return False
     (sizes, dtype, grad, _, device, kind), (other_sizes, *others) = before, now
@@ -59,41 +61,38 @@ def is_resized(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
 
 
 class PlainTensors:
-    """A call's values, all of them plain tensors on the CPU, to tell at little cost whether another call's are alike.
+    """A call's values, if all are plain tensors, for a cheap comparison with another call's.
 
-    Alike are values of equal ``static_key``. Nothing is hashed, and nothing made that would be hashed.
+    Equivalent to comparing ``static_key``, without building or hashing keys.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
         self._types = list(map(type, values))
-        self._facts, self._strides = list(map(_facts, values)), list(map(_stride, values))
+        # Creating device objects takes time.
+        self._ask = _facts_on_cpu if all(value.is_cpu for value in values) else _facts_anywhere
+        self._facts, self._strides = list(map(self._ask, values)), list(map(_stride, values))
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> "PlainTensors | None":
-        """None where anything else is among the values."""
-        return cls(values) if all(map(_is_plain_on_cpu, values)) else None
+        """None if there are other values than plain tensors."""
+        return cls(values) if all(map(_is_plain, values)) else None
 
     def are_like(self, values: Sequence[Any]) -> bool:
         return (
-            # First of all: what follows may be asked of plain tensors only.
+            # First: the other checks apply to plain tensors only.
             list(map(type, values)) == self._types
-            and list(map(_facts, values)) == self._facts
+            and list(map(self._ask, values)) == self._facts
             and list(map(_stride, values)) == self._strides
             and not any(map(_is_neg, values))
         )
 
 
-def _is_plain_on_cpu(value: Any) -> bool:
-    return (
-        type(value) in _PLAIN_TYPES
-        and value.layout is torch.strided
-        and value.is_cpu
-        and not (value.is_neg() or value.is_complex())
-    )
+def _is_plain(value: Any) -> bool:
+    return type(value) in _PLAIN_TYPES and value.layout is torch.strided and not (value.is_neg() or value.is_complex())
 
 
 def dynamic_key(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Everything about the inputs except sizes that may change; sizes 0 and 1 always count."""
+    """The key of the inputs without dynamic sizes; sizes 0 and 1 always count."""
     strided = torch.strided
     return tuple(
         [
@@ -111,6 +110,9 @@ def _other_key(value: Any) -> tuple[Any, ...]:
         inner = static_key([getattr(value, name) for name in names])
         return (type(value), repr(context), value.shape, value.stride(), value.requires_grad, inner)
     if isinstance(value, torch.Tensor):
+        if is_lazy(value):
+            # It has no sizes until its module has run once.
+            return (type(value), value.dtype, value.device, value.requires_grad)
         memory = value.stride() if value.layout is torch.strided else value.layout
         lazy = (value.is_conj(), value.is_neg())
         return (value.shape, value.dtype, value.requires_grad, memory, value.device, type(value), lazy)
@@ -121,7 +123,7 @@ def _other_key(value: Any) -> tuple[Any, ...]:
         # Not hashable before Python 3.12.
         return (slice, *map(_other_key, (value.start, value.stop, value.step)))
     if type(value).__hash__ is None:
-        # No leaf that can be compiled for, which is said when it is traced.
+        # Not a supported leaf; tracing raises the error.
         return (type(value), id(value))
     # True == 1 == 1.0 in Python, but they are different constants of a program.
     return (type(value), value)
@@ -134,7 +136,8 @@ def _special_sizes(tensor: torch.Tensor) -> tuple[int | None, ...]:
 def memory_order(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     """``None`` for contiguous tensors; the order of dimensions for dense ones; the strides themselves for others.
 
-    What is laid out row by row only because sizes of 1 do not count is of the other order: eager asks for it, too.
+    A tensor that is contiguous only because strides of dimensions of size 1 are ignored has its order of dimensions
+    as key: eager distinguishes it, too.
     """
     if tensor.is_contiguous():
         inner_to_outer = range(tensor.dim() - 1, -1, -1)
@@ -150,7 +153,7 @@ def memory_order(tensor: torch.Tensor) -> tuple[Any, ...] | None:
 
 
 def what_changes(keys: Sequence[tuple[Any, ...]], names: Sequence[str]) -> str:
-    """Which parts of the calls' keys differ, in words; ``names`` are those of the inputs."""
+    """A description of the parts in which the calls' keys differ; ``names`` are those of the inputs."""
     trees, modules, ambients, inputs = zip(*keys, strict=True)
     modes, layouts, structures = zip(*modules, strict=True)
     parts = [
@@ -189,11 +192,11 @@ def _difference(left: tuple[Any, ...], right: tuple[Any, ...]) -> str:
 
 
 Ambient = Callable[[], AbstractContextManager[None]]
-"""Enters modes that held once."""
+"""Re-enters modes that were recorded earlier."""
 
 
 def ambient_of(function: Callable[..., Any]) -> Ambient:
-    """The autocast and the train/eval modes that hold now for ``function``, to be entered again later."""
+    """Record the autocast and train/eval modes that hold now for ``function``, to re-enter them later."""
     autocast = [
         (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)) for device in ("cpu", "cuda")
     ]
@@ -212,7 +215,7 @@ def ambient_of(function: Callable[..., Any]) -> Ambient:
 
 
 def in_ambient(ambient: Ambient, run: "FlatFunction") -> "FlatFunction":
-    """``run`` under modes that held once, whenever it is called."""
+    """``run``, always under the recorded modes."""
 
     def run_again(*inputs: Any) -> Any:
         with ambient():

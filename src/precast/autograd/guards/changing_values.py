@@ -1,12 +1,14 @@
-"""Which Python numbers of a function's calls are inputs, and which tensors of its state: those seen to change.
+"""Decides what becomes dynamic: Python numbers, tensors in the state, and sizes, once they change between calls.
+
+Numbers, and tensors of the state that change their sizes, become inputs:
 
 Before: ``denoise(x, 0)``, then ``denoise(x, 1)``; or a module that counts its calls
 After:  from the second value on, one variant for all of them
 
-Which sizes of a function's arguments are symbols: those that were seen to change from one compiled call to the next.
+Sizes that differ between compiled calls become symbols:
 
 Before: calls with tensors of the sizes (1, 6) and (1, 6), then (1, 7) and (1, 7)
-After:  one symbol, which is the last size of both; a third call with (2, 8) and (2, 9) asks for three symbols
+After:  one symbol, for the last size of both; a third call with (2, 8) and (2, 9) needs three symbols
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +33,7 @@ def sizes_of_numbers(numbers: NumberInputs, leaves: Sequence[Any]) -> dict[tuple
 
 
 class ChangingNumbers:
-    """The numbers found so far; ``from_start`` makes all among the arguments inputs at once."""
+    """The numbers that are inputs so far; with ``from_start``, all numbers among the arguments are from the start."""
 
     def __init__(self, *, from_start: bool) -> None:
         self._from_start = from_start
@@ -45,7 +47,7 @@ class ChangingNumbers:
         return bool(self._found or self._tensors)
 
     def inputs_of(self, tree: Any, leaves: Sequence[Any]) -> NumberInputs | None:
-        """The numbers among the leaves of a call, and in Python's state; None if there are none."""
+        """The number inputs of a call: among its leaves and in Python state; None if there are none."""
         if self._from_start and tree not in self._met:
             self._met[tree] = []
             self._add({(tree, number): number for number, leaf in enumerate(leaves) if is_number(leaf)})
@@ -56,13 +58,13 @@ class ChangingNumbers:
         return NumberInputs(frozenset(positions), places, tuple(self._tensors.values())) or None
 
     def meet_tensors(self, places: Sequence[Place]) -> bool:
-        """Note places with tensors that change their sizes; tells whether more became inputs."""
+        """Note places with tensors that change their sizes; returns whether new ones became inputs."""
         new = {home_of(place): place for place in places if home_of(place) not in self._tensors}
         self._tensors |= new
         return bool(new)
 
     def meet(self, tree: Any, leaves: Sequence[Any], places: Sequence[Place]) -> bool:
-        """Note a call that is about to be compiled, and places that have changed; tells whether more became inputs."""
+        """Note a call that is about to be compiled, and changed places; returns whether new ones became inputs."""
         numbers = [leaf if is_number(leaf) else None for leaf in leaves]
         met = self._met.setdefault(tree, [])
         changing = {
@@ -84,7 +86,7 @@ class ChangingNumbers:
         return bool(self._newest)
 
     def give_up(self) -> None:
-        """Numbers that could not be inputs are constants from now on: those that came last, or else all."""
+        """Make numbers constants again, since they cannot be inputs: the newest ones, or else all."""
         refused = self._newest or dict(self._found)
         self._refused |= refused.keys()
         self._found = {key: number for key, number in self._found.items() if key not in refused}
@@ -92,15 +94,15 @@ class ChangingNumbers:
 
 
 _Key = tuple[Any, Any]
-"""An argument tree and a position; or the identity of a holder, and a key in it."""
+"""An argument tree and a position, or the identity of a holder and a key in it."""
 
 
 SizeRoots = Mapping[tuple[int, int], str]
-"""The symbol of a size, by leaf and dimension; one name for sizes that are always equal."""
+"""The symbol of each dynamic size, by leaf and dimension; sizes that were always equal share one."""
 
 
 def all_sizes(leaves: Sequence[Any]) -> SizeRoots:
-    """A symbol for every size that is neither 0 nor 1; those of wrappers are their own affair."""
+    """A symbol for every size that is neither 0 nor 1, except those of wrapper subclasses."""
     return {
         (number, dimension): _name(number, dimension)
         for number, leaf in enumerate(leaves)
@@ -111,13 +113,13 @@ def all_sizes(leaves: Sequence[Any]) -> SizeRoots:
 
 
 class SizesMet:
-    """The sizes of the calls that were compiled, for calls that are alike otherwise."""
+    """The sizes of the compiled calls, by the rest of their key."""
 
     def __init__(self) -> None:
         self._met: dict[Any, list[list[tuple[int, ...]]]] = {}
 
     def changing(self, key: Any, leaves: Sequence[Any]) -> SizeRoots:
-        """The sizes of these leaves that are not as in all calls before with the same ``key``."""
+        """The sizes of these leaves that differ from an earlier call with the same ``key``."""
         met = self._met.setdefault(key, [])
         met.append([tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else () for leaf in leaves])
         names: dict[tuple[int, ...], str] = {}

@@ -1,6 +1,6 @@
-"""What a program reads that no guard can check: clocks, chance outside of torch, files.
+"""Detects reads that no guard can check: clocks, random numbers from outside of torch, files.
 
-Such a program runs as in eager at every call: a graph would hold the first answer for ever.
+A program with such reads always runs in eager: a graph would keep the value of the first call as a constant.
 """
 
 import builtins
@@ -34,7 +34,7 @@ _IMPURE: dict[str, frozenset[str] | None] = {
 
 
 def suspects(executed: ExecutedCode | None) -> set[int]:
-    """Code of the user's, by identity, that names something impure and so may call it."""
+    """The user's code objects, by identity, that name something impure and so may call it."""
     if executed is None:
         return set()
     return {
@@ -51,7 +51,7 @@ def _name_of(variables: dict[str, Any]) -> str:
 
 
 def _named_impurities(code: CodeType, variables: dict[str, Any]) -> Iterator[bool]:
-    # What variables of an outer function are bound to is not known here.
+    # The values of free variables are not known here.
     yield not _HARMLESS.issuperset(code.co_freevars)
     for name in code.co_names:
         value = variables.get(name, getattr(builtins, name, sys.modules.get(name)))
@@ -65,7 +65,7 @@ _ROOTS = frozenset(module.partition(".")[0] for module in _IMPURE)
 
 @contextmanager
 def noted_impurities(code: set[int]) -> Iterator[list[str]]:
-    """While active, calls of impure functions by this code are noted, with their lines."""
+    """While active, record calls of impure functions by this code, with their lines."""
     found: list[str] = []
     chance = _states_of_chance()
     if not code or sys.getprofile() is not None:
@@ -113,7 +113,7 @@ def _states_of_chance() -> tuple[Any, ...]:
 
 @contextmanager
 def restored_chance() -> Iterator[None]:
-    """Afterwards Python's and NumPy's generators are where they were."""
+    """Restore the states of Python's and NumPy's random generators on exit."""
     numpy_random = sys.modules.get("numpy.random")
     state, legacy = random.getstate(), None if numpy_random is None else numpy_random.get_state()
     try:

@@ -1,6 +1,6 @@
-"""The size conditions of a dynamic variant as one Python function over the inputs' sizes.
+"""The size guards of a dynamic variant, compiled into one Python function over the inputs' sizes.
 
-Symbolic sizes as text that does not depend on how torch happened to name the symbols.
+Also prints symbolic sizes as text that does not depend on torch's names of the symbols, for cache keys.
 """
 
 import math
@@ -20,10 +20,10 @@ from precast.graph.sizes import SymbolicSizes
 
 
 class SizeCheck:
-    """Whether real inputs have sizes for which a trace is valid: ``holds(values)``.
+    """Checks that real inputs have sizes for which a trace is valid: ``holds(values)``.
 
     ``expected`` are the sizes of tensors by their position among the inputs: numbers, and names of symbols.
-    ``conditions`` are those of the trace, over plain symbols of these ``names``.
+    ``conditions`` are the guards of the trace, over plain symbols with these ``names``.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class SizeCheck:
 
     @classmethod
     def of(cls, sizes: SymbolicSizes, expected: Mapping[int, Sequence[int | str]]) -> "SizeCheck":
-        """The check of a trace's own symbols and guards."""
+        """The check for a trace's symbols and guards."""
         names = {item.name: f"size{i}" for i, item in enumerate(sizes.symbols)}
         plain = {item.symbol: _plain_symbol(names[item.name]) for item in sizes.symbols}
         shapes = {
@@ -52,14 +52,14 @@ class SizeCheck:
         return cls(shapes, list(names.values()), [guard.condition.xreplace(plain) for guard in sizes.guards])
 
     def words(self, names: Sequence[str]) -> Iterator[str]:
-        """What is assumed of sizes that may change, for values of these names: where each is read, and conditions."""
+        """Describe the dynamic sizes, with ``names`` for the values: where each is read, and the conditions."""
         for (place, dimension), root in _places(self._expected):
             if isinstance(root, str) and place < len(names):
                 yield f"{names[place]}.shape[{dimension}] is {root}"
         yield from map(str, self._conditions)
 
     def to_data(self) -> dict[str, Any]:
-        """The same as plain data. Raises Indescribable."""
+        """The check as plain data. Raises Indescribable if a condition cannot be stored."""
         try:
             conditions = [expression_to_json(condition) for condition in self._conditions]
         except ExportError as problem:
@@ -68,7 +68,7 @@ class SizeCheck:
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> "SizeCheck":
-        """The check again. The names are ours, and the conditions are read by who checks that they are conditions."""
+        """Rebuild the check. Safe for untrusted data: names are generated, and the reader validates the conditions."""
         names = [f"size{i}" for i in range(len(data["names"]))]
         expected = {
             int(place): [size if size in names else int(size) for size in shape] for place, shape in data["expected"]
@@ -92,12 +92,12 @@ def _shape_test(place: int, shape: Sequence[int | str]) -> str:
 
 Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 
-# Their arguments may stand in any order, and do: sympy keeps them by name or by hash.
+# Functions whose arguments sympy orders by name or by hash, and which are therefore sorted.
 _COMMUTATIVE = ("Add", "Mul", "Max", "Min", "And", "Or", "Eq", "Ne", "Equality", "Unequality")
 
 
 class SizeNames:
-    """Names for size symbols in the order in which they are met: ``n0``, ``n1``, …"""
+    """Names for size symbols in the order of their appearance: ``n0``, ``n1``, …"""
 
     def __init__(self) -> None:
         self._names: dict[sympy.Symbol, str] = {}
@@ -105,13 +105,13 @@ class SizeNames:
         self._environments: dict[int, ShapeEnv] = {}
 
     def meet(self, values: Iterable[object]) -> None:
-        """Name the symbols that stand alone among these, so that expressions of several have them named already."""
+        """Name the symbols that are values by themselves, before expressions that combine them."""
         for value in values:
             if isinstance(value, Symbolic) and isinstance(_expression_of(value), sympy.Symbol):
                 self._name(_expression_of(value))
 
     def text(self, value: int | Symbolic) -> str:
-        """A number as it is, a symbolic one as its expression."""
+        """A number, or the expression of a symbolic one, as text."""
         if not isinstance(value, Symbolic):
             return str(value)
         expression = _expression_of(value)
@@ -119,7 +119,7 @@ class SizeNames:
         return self._expression(expression)
 
     def assumptions(self) -> str:
-        """What is taken for true of the sizes met: their ranges, and every condition that tracing relied on."""
+        """The assumptions about these sizes as text: their ranges, and every guard."""
         return "\n".join(line for environment in self._environments.values() for line in self._assumed(environment))
 
     def _assumed(self, environment: ShapeEnv) -> list[str]:

@@ -1,42 +1,42 @@
-"""What a variant assumes of Python's state, checked at every call at the speed of C.
+"""Guards on Python state: what a variant assumes about it, checked at every call with loops that run in C.
 
 Before: places that the traced program could read, and what was there
-After:  ``hold()``, and in words what no longer holds: ``Net.scale was 2, is 3``
+After:  ``hold()``, and a description of what no longer holds: ``Net.scale was 2, is 3``
 """
 
-import gc
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import chain
-from operator import attrgetter, getitem, is_
-from types import MappingProxyType
+from itertools import repeat
+from operator import attrgetter, contains, getitem, is_
 from typing import Any
 
 import numpy
 import torch
 
+from precast.autograd.guards.keys import HeldKeys, behind, keys_of, shrink
 from precast.errors import StateMutationError
 from precast.trace.capture.number_inputs import is_number
-from precast.trace.exchanged_attributes import users_attributes
 from precast.trace.state.places import MISSING, Home, Item, Place, Readings, Sized, Watched, home_of
 from precast.trace.state.reachable import ReachableState
 
 _ABSENT = object()
+_DICT = repeat("__dict__")
+_namespace_of = object.__getattribute__
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _LONGEST = 60
 
 
 class StateGuards:
-    """The assumptions of one variant.
+    """The state guards of one variant.
 
-    Values are compared by identity first. One that was replaced by its equal is taken in its place, so that the next
-    check finds it at once; what counts as equal is what no program could tell from it.
+    Values are compared by identity first. A value that was replaced by an equal one becomes the expected one, so that
+    the next check is fast again; two values are equal if no program could distinguish them.
     """
 
     def __init__(self, state: ReachableState, inputs: Sequence[Place] = ()) -> None:
-        """``inputs`` are places whose numbers the program takes as inputs, whatever they are."""
-        # Tensors are inputs: what a variant assumes of them is part of its key, beside that they are there at all.
+        """``inputs`` are places whose numbers are inputs of the program, and so unguarded."""
+        # Tensors are inputs: the guard key covers them, except for their presence, which is guarded here.
         items: dict[Home, list[int]] = {}
         for place in inputs:
             if isinstance(place, Item):
@@ -65,16 +65,27 @@ class StateGuards:
         self._tensor_places = Readings([place for place, _ in self._tensors])
         self._tied = list(_tied_places(state))
         self._empty_paths, self._empty = [path for path, _ in state.empty], [held for _, held in state.empty]
+        self._absent = state.absent
+        self._lacking, self._lacked = (
+            [behind(place.holder) for place in self._absent],
+            [place.key for place in self._absent],
+        )
+        self._namespace_paths = [path for path, _, _ in state.namespaces]
+        self._owners, self._namespaces = (
+            [each for _, each, _ in state.namespaces],
+            [held for *_, held in state.namespaces],
+        )
         self._object_paths, self._objects = [path for path, _ in state.objects], [each for _, each in state.objects]
         self._types = list(map(type, self._objects))
-        self._sized, self._holders = state.sized, [_behind(each.holder) for each in state.sized]
-        self._lengths = list(map(len, self._holders))
-        self._keys = [_keys_of(each) for each in state.sized]
-        self._ordered = [each for each in state.sized if each.has_order and len(each.holder) > 1]
-        self._dicts = [each.holder for each in self._ordered]
-        self._orders = list(map(list, self._dicts))
-        self._order = list(chain.from_iterable(self._orders))
-        self._has_plain_keys = set(map(type, self._order)) <= {str}
+        self._keys = HeldKeys(state.sized, {home_of(place) for place, _ in pairs})
+        # Parameters, buffers and submodules are covered by the guard key; the program itself may register more.
+        self._owned = [
+            Sized(path, held, bool, is_module=True)
+            for path, each in state.objects
+            if isinstance(each, torch.nn.Module)
+            for held in (each._parameters, each._buffers, each._modules)
+        ]
+        self._keys_owned = list(map(keys_of, self._owned))
         wholes = [
             Watched(place.path, partial(_without_items, place, items[home_of(place)]))
             for place in state.places
@@ -92,10 +103,11 @@ class StateGuards:
         return [pair for family in self._families for pair in family.pairs()]
 
     def __len__(self) -> int:
-        return sum(map(len, self._families)) + sum(map(len, (self._holders, self._objects, self._empty, self._watched)))
+        others = (self._objects, self._empty, self._watched, self._absent, self._owners)
+        return sum(map(len, self._families)) + len(self._keys) + sum(map(len, others))
 
     def hold(self) -> bool:
-        """Whether everything is as it was when the program was traced."""
+        """Whether the state is as it was when the program was traced."""
         try:
             if (
                 self._items.are_same()
@@ -104,8 +116,9 @@ class StateGuards:
                 and (not self._defaults or self._defaults.are_same())
                 and (not self._by_path or self._by_path.are_same())
                 and not any(self._empty)
-                and list(map(len, self._holders)) == self._lengths
-                and self._is_ordered()
+                and self._keys.are_same()
+                and not any(map(contains, self._lacking, self._lacked))
+                and all(map(is_, map(_namespace_of, self._owners, _DICT), self._namespaces))
                 and list(map(type, self._objects)) == self._types
             ):
                 return self._are_rarities_same()
@@ -113,27 +126,25 @@ class StateGuards:
             pass
         return next(self.changes(), None) is None
 
-    def _is_ordered(self) -> bool:
-        keys = chain.from_iterable(self._dicts)
-        return list(keys) == self._order if self._has_plain_keys else all(map(is_, keys, self._order))
-
     def changes(self) -> Iterator[str]:
-        """What is not as it was, in words."""
+        """Describe what differs from the state that was traced."""
         for family in self._families:
             yield from family.changes()
             while family.exchanged:
                 self._watch(family.exchanged.pop())
         yield from (f"{path} was empty" for path, held in zip(self._empty_paths, self._empty, strict=True) if held)
+        yield from (f"{place.path} is there now" for place in self._absent if place.key in place.holder)
+        for path, owner, held in zip(self._namespace_paths, self._owners, self._namespaces, strict=True):
+            if _namespace_of(owner, "__dict__") is not held:
+                yield f"the attributes of {path} are in another dictionary"
         for path, value, kind in zip(self._object_paths, self._objects, self._types, strict=True):
             if type(value) is not kind:
                 yield f"{path} was a {kind.__name__}, is a {type(value).__name__}"
-        for position, sized in enumerate(self._sized):
-            yield from self._grown(position, sized)
-        yield from self._reordered()
+        yield from self._keys.changes()
         yield from self._rare_changes()
 
     def pin(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Expect these very tensors where they are: the program writes something under them."""
+        """Guard the identity of these tensors: the program stores something under them as keys."""
         known = {id(tensor): tensor for tensor in tensors}
         for place, identity in self._tensors:
             if identity in known:
@@ -141,7 +152,7 @@ class StateGuards:
                 (self._by_path if isinstance(place, Item) else family).add(place, known[identity])
 
     def changed_numbers(self) -> list[Place]:
-        """The places in which another number is now."""
+        """The places whose number has changed."""
         changed = [(place, before, now) for place, before in self._pairs() if (now := _read(place)) is not before]
         return [found for place, before, now in changed for found in _changed_in(place, before, now)]
 
@@ -157,28 +168,34 @@ class StateGuards:
     def _rare_changes(self) -> Iterator[str]:
         for place, _ in self._tensors:
             if not isinstance(now := _read(place), torch.Tensor):
-                yield f"{place.path} was a tensor, is {_told(now)}"
+                yield f"{place.path} was a tensor, is {_text_of(now)}"
         for first, other in self._tied:
             if _read(first) is not _read(other):
                 yield f"{first.path} and {other.path} were one tensor"
         for watched, before in self._watched:
             if not is_same(before, now := watched.read()):
-                changed = f"was {_told(before)}, is {_told(now)}"
+                changed = f"was {_text_of(before)}, is {_text_of(now)}"
                 yield f"{watched.path} {'has changed' if isinstance(now, dict) else changed}"
 
     @contextmanager
     def assumed(self) -> Iterator[None]:
-        """While active, Python's state is as it was when the program was traced."""
-        if self.hold():
+        """While active, Python state is as it was when the program was traced."""
+        # ``hold`` may miss that keys were exchanged: one that the program stores, for one that a call needs.
+        keys = [*self._keys.pairs(), *zip(self._owned, self._keys_owned, strict=True)]
+        if self.hold() and all(keys_of(each) == before for each, before in keys):
             yield
             return
         with ExitStack() as stack:
+            for watched, before in self._watched:
+                if isinstance(watched.holder, set) and watched.holder != before:
+                    stack.callback(_refill, watched.holder, frozenset(watched.holder))
+                    _refill(watched.holder, before)
             for held in filter(None, self._empty):
                 stack.callback(held.update, dict(held))
                 held.clear()
-            for position, sized in enumerate(self._sized):
-                _shrink(sized, self._keys[position], stack)
-            # Which tensors are there does not count; that there are some does.
+            for each, before in keys:
+                shrink(each, before, stack)
+            # Places of tensors must hold some tensor; which one does not matter.
             gone = [(place, torch.empty(0)) for place, _ in self._tensors if not isinstance(place, Item)]
             gone = [(place, tensor) for place, tensor in gone if not isinstance(_read(place), torch.Tensor)]
             for place, before in (*self._exchanged, *gone, *self._pairs()):
@@ -195,52 +212,23 @@ class StateGuards:
             yield
 
     def words(self) -> Iterator[str]:
-        """All assumptions about plain values, in words, and how many others there are."""
-        told = 0
+        """Describe all guards on plain values, and count the others."""
+        described = 0
         for place, value in self._pairs():
-            if value is None or type(value) in _TOLD:
-                told += 1
-                yield f"{place.path} is {_told(value)}"
-        yield f"{len(self) - told} objects, containers and their lengths are as they were"
+            if value is None or type(value) in _DESCRIBED:
+                described += 1
+                yield f"{place.path} is {_text_of(value)}"
+        yield f"{len(self) - described} objects, containers and their lengths are as they were"
 
     def _watch(self, place: Place) -> None:
-        """Compare what is in a container as a whole: its items are known of the one that was there before."""
+        """Compare a replaced container as a whole: the places of its items refer to the old one."""
         if not any(watched.holder is place for watched, _ in self._watched):
             self._watched.append((Watched(place.path, place.read, place), before := _copied(place.read())))
             self._read_watched.append((place.read, before, False))
 
-    def _reordered(self) -> Iterator[str]:
-        for position, (sized, keys) in enumerate(zip(self._ordered, self._orders, strict=True)):
-            now = list(sized.holder)
-            if not all(map(_is_same_key, now, keys)):
-                yield f"{sized.path} has its items in another order"
-            elif len(now) == len(keys):
-                self._orders[position] = now
-        self._order = list(chain.from_iterable(self._orders))
-
-    def _grown(self, position: int, sized: Sized) -> Iterator[str]:
-        if len(sized.holder) == self._lengths[position]:
-            return
-        before, now = self._keys[position], _keys_of(sized)
-        if before == now:
-            # Something that the program does not read has come or gone.
-            self._lengths[position] = len(sized.holder)
-            return
-        if isinstance(now, int):
-            yield f"{sized.path} had {before} items, has {now}"
-            return
-        assert isinstance(before, frozenset), "a holder stays what it is"
-        yield from (f"{sized.path} has {keys} now" for keys in _told_keys(now - before))
-        yield from (f"{sized.path} has no {keys} any more" for keys in _told_keys(before - now))
-
-
-def _behind(holder: Any) -> Any:
-    """The dict that a class shows read-only as its namespace: lookups in it take half the time."""
-    return gc.get_referents(holder)[0] if isinstance(holder, MappingProxyType) else holder
-
 
 def _without_items(place: Place, indices: Sequence[int]) -> Any:
-    """A tuple with the types of those of its items that are inputs in their place."""
+    """A tuple in which items that are inputs are replaced by their types."""
     found = _read(place)
     if type(found) is not tuple:
         return found
@@ -248,7 +236,7 @@ def _without_items(place: Place, indices: Sequence[int]) -> Any:
 
 
 def _changed_in(place: Place, before: Any, now: Any) -> Iterator[Place]:
-    """The place, if another number is there; or the items of a tuple of which nothing but numbers has changed."""
+    """The place, if its number has changed; or the changed items of a tuple, if all of them are numbers."""
     if is_number(before) and is_number(now) and before != now:
         yield place
     elif type(before) is tuple and type(now) is tuple and len(before) == len(now):
@@ -258,23 +246,23 @@ def _changed_in(place: Place, before: Any, now: Any) -> Iterator[Place]:
 
 
 class _Family:
-    """Places that are read in one way, and what was there."""
+    """Places that are read by the same function, and their expected values."""
 
     def __init__(self, pairs: Sequence[tuple[Place, Any]], read: Any) -> None:
         self.places = [place for place, _ in pairs]
-        self._holders = [_behind(place.holder) for place in self.places]
+        self._holders = [behind(place.holder) for place in self.places]
         self._keys = [place.key for place in self.places]
         self._expected, self._read = [value for _, value in pairs], read
         self._addresses: bytes | None = None
         self.exchanged: list[Place] = []
-        """Where containers have been exchanged for equal ones since somebody asked."""
+        """Places whose container was replaced by an equal one since the last check."""
 
     def __len__(self) -> int:
         return len(self.places)
 
     def add(self, place: Place, value: Any) -> None:
         self.places.append(place)
-        self._holders.append(_behind(place.holder))
+        self._holders.append(behind(place.holder))
         self._keys.append(place.key)
         self._expected.append(value)
         self._addresses = None
@@ -284,8 +272,8 @@ class _Family:
         if len(self._keys) < _MANY:
             return all(map(is_, found, self._expected))
         if self._addresses is None:
-            self._addresses = _addresses_of(self._expected, len(self._keys))
-        return _addresses_of(found, len(self._keys)) == self._addresses
+            self._addresses = addresses_of(self._expected, len(self._keys))
+        return addresses_of(found, len(self._keys)) == self._addresses
 
     def pairs(self) -> Iterator[tuple[Place, Any]]:
         return zip(self.places, self._expected, strict=True)
@@ -301,7 +289,7 @@ class _Family:
                     self.exchanged.append(place)
             else:
                 is_replaced = isinstance(before, torch.Tensor) and isinstance(now, torch.Tensor)
-                change = "is another tensor" if is_replaced else f"was {_told(before)}, is {_told(now)}"
+                change = "is another tensor" if is_replaced else f"was {_text_of(before)}, is {_text_of(now)}"
                 yield f"{place.path} {change}"
 
 
@@ -309,31 +297,26 @@ _MANY = 50
 _OBJECT = numpy.dtype(object)
 
 
-def _addresses_of(values: Iterable[Any], count: int) -> bytes:
-    """Which objects these are: to compare them one by one takes half as much again."""
+def addresses_of(values: Iterable[Any], count: int) -> bytes:
+    """The addresses of the objects as bytes: comparing these is a third faster than comparing objects one by one."""
     return numpy.fromiter(values, _OBJECT, count).tobytes()
 
 
 class _Codes(_Family):
-    """The code of functions, which are many: one lookup by a fixed name is faster than those by names that differ."""
+    """The code of functions, which are many: a lookup by one fixed name is faster than by varying names."""
 
     _get = attrgetter("__code__")
 
     def are_same(self) -> bool:
-        # Code equals code only if it does the same.
+        # Code objects are equal only if they do the same.
         return list(map(self._get, self._holders)) == self._expected
 
 
 class _Paths(_Family):
-    """Items of containers that are exchanged as a whole, which are few."""
+    """Items of tuples, which are replaced as a whole; there are few."""
 
     def are_same(self) -> bool:
         return all(map(is_same, map(self._read, self.places), self._expected))
-
-
-def _is_same_key(left: Any, right: Any) -> bool:
-    # Tensors are keys by their identity, and answer by elements.
-    return left is right or (not isinstance(left, torch.Tensor) and bool(left == right))
 
 
 def _read(place: Place) -> Any:
@@ -343,45 +326,20 @@ def _read(place: Place) -> Any:
         return _ABSENT
 
 
-def _keys_of(sized: Sized) -> frozenset[Any] | int:
-    """The keys that count; of lists, how many there are."""
-    if isinstance(sized.holder, dict) or hasattr(sized.holder, "keys"):
-        held = users_attributes(sized.holder) if sized.is_module else sized.holder
-        return frozenset(filter(sized.may_read, held))
-    return len(sized.holder)
-
-
-def _shrink(sized: Sized, before: frozenset[Any] | int, stack: ExitStack) -> None:
-    """Take away what has come since, until the stack unwinds."""
-    if isinstance(before, int):
-        added = list(sized.holder)[before:]
-        for _ in added:
-            sized.holder.pop()
-        stack.callback(sized.holder.extend, added)
-    elif isinstance(sized.holder, dict):
-        now = _keys_of(sized)
-        assert isinstance(now, frozenset), "a holder stays what it is"
-        if now - before:
-            # Called last: what is put back comes after all that has stayed.
-            stack.callback(_reorder, sized.holder, list(sized.holder))
-        for key in now - before:
-            stack.callback(sized.holder.__setitem__, key, sized.holder.pop(key))
-
-
-def _reorder(held: dict[Any, Any], keys: Sequence[Any]) -> None:
-    for key in keys:
-        held[key] = held.pop(key)
+def _refill(held: set[Any], items: Collection[Any]) -> None:
+    held.clear()
+    held.update(items)
 
 
 def _tensor_keys(state: ReachableState) -> Iterator[torch.Tensor]:
-    """Tensors under which a dict holds something: others in their place would be other keys."""
+    """Tensors that are keys of dicts: their identity matters."""
     for sized in state.sized:
         if isinstance(sized.holder, dict):
             yield from (key for key in sized.holder if isinstance(key, torch.Tensor))
 
 
 def _tied_places(state: ReachableState) -> Iterator[tuple[Place, Place]]:
-    """Pairs of places that hold one tensor, unless both are a module's own, which are compared elsewhere."""
+    """Pairs of places that hold the same tensor, unless both are a module's own, which the guard key covers."""
     noted = set(map(id, state.places))
     for first, *others in state.tensors.values():
         yield from ((first, other) for other in others if id(first) in noted or id(other) in noted)
@@ -389,13 +347,13 @@ def _tied_places(state: ReachableState) -> Iterator[tuple[Place, Place]]:
 
 _PLAIN = (bool, int, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 
-_TOLD = (*_PLAIN, float)
+_DESCRIBED = (*_PLAIN, float)
 # 1 == 1.0 == True.
 _AMBIGUOUS = frozenset({bool, int, float, complex})
 
 
 def is_same(left: Any, right: Any) -> bool:
-    """Whether no program could tell two values apart, if it does not ask for their identity."""
+    """Whether no program could distinguish two values, except by identity."""
     if left is right:
         return True
     if type(left) is not type(right):
@@ -413,7 +371,7 @@ def is_same(left: Any, right: Any) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """A container that does not change with this one; only such come here whose items are plain values, too."""
+    """A deep copy of a container; only called for containers of plain values."""
     if type(value) is dict:
         return {key: _copied(item) for key, item in value.items()}
     return type(value)(map(_copied, value)) if type(value) in _CONTAINERS or type(value) is tuple else value
@@ -423,19 +381,11 @@ _CONTAINERS = (list, dict, set)
 
 
 def _is_clear(value: Any) -> bool:
-    """Whether whatever equals a value cannot be told from it, since it is a set without numbers."""
+    """Whether ``==`` suffices for a value: it is a set without numbers, for which 1 == 1.0 == True."""
     return type(value) is frozenset and _AMBIGUOUS.isdisjoint(map(type, value))
 
 
-def _told_keys(keys: Collection[Any]) -> Iterator[str]:
-    """Each key in words; tensors, which optimizers have hundreds of as keys, by their number."""
-    tensors = sum(isinstance(key, torch.Tensor) for key in keys)
-    if tensors:
-        yield "a tensor as a key" if tensors == 1 else f"{tensors} tensors as keys"
-    yield from (repr(key) for key in keys if not isinstance(key, torch.Tensor))
-
-
-def _told(value: Any) -> str:
+def _text_of(value: Any) -> str:
     if value is _ABSENT:
         return "gone"
     if isinstance(value, torch.Tensor):

@@ -1,1 +1,1 @@
-"""Compiled variants of one function: made from a call, found again for those that are alike."""
+"""Compiled variants of one function: compiled for a call, and looked up for later calls like it."""

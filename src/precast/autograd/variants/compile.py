@@ -1,10 +1,10 @@
-"""The order of a compilation, from one real call to a compiled variant of it.
+"""The steps of a compilation, from one real call to a compiled variant.
 
 Before: ``function(*args, **kwargs)`` over real tensors, Python that may mutate, alias and need gradients
 After:  ``CompiledVariant.run(values)`` with ``values`` the module state and the leaves of a call that fits::
 
     compile_call            analyze_call          capture, and what the function mutates and aliases
-      _compile_overlapping                        inputs that share memory made one
+      _compile_overlapping                        inputs that share memory merged into one
         compile_variant     trace_joint           the joint graph, or the forward alone (trace_inference)
                             partition             the forward and the backward graph
                             start_graph           each by its compiler, or from the cache
@@ -63,9 +63,9 @@ def compile_call(
     roots: SizeRoots,
     numbers: NumberInputs | None = None,
 ) -> tuple[CompiledVariant, CallParts | None]:
-    """Compile what one call needs; also returns of what its call is made, unless inputs are merged before it.
+    """Compile the variant for one call; also returns its parts, unless overlapping inputs were merged.
 
-    Raises ``NotCapturedError`` around whatever comes out of tracing.
+    Raises ``NotCapturedError`` from any error of tracing.
     """
     with tracing_session(), restored_chance(), noted_memory():
         try:
@@ -114,7 +114,7 @@ def _compile_overlapping(
     fakes: FakeInputs,
     job: Job,
 ) -> tuple[FlatCall, CallParts | None]:
-    """Compile over inputs that do not overlap, wrapped for a call whose inputs do."""
+    """Compile over inputs that do not overlap, and wrap the result for inputs that do."""
     if not overlap.plans:
         parts = compile_variant(function, inputs, fakes, facts, job)
         second_order = job.second_order(function, facts) if parts.training else None
@@ -127,7 +127,7 @@ def _compile_overlapping(
     with fakes.unrecorded():
         merged_facts = analyze(merged, kept_fakes, fakes.mode)
     remaining = replace(overlap, duplicates=None, bases=overlap.bases if others else None)
-    # Positions of state change with the merge; it is only a hint for the partitioner.
+    # The merge changes positions of state; static_inputs is only a hint for the partitioner.
     job = replace(job, static_inputs=())
     call, _ = _compile_overlapping(merged, kept, kept_fakes, merged_facts, remaining, fakes, job)
     return plan.call(call), None
@@ -136,9 +136,9 @@ def _compile_overlapping(
 def compile_variant(
     function: FlatFunction, inputs: Sequence[Any], fakes: FakeInputs, facts: BoundaryFacts, job: Job
 ) -> CallParts:
-    """Trace, split and compile ``function`` for the fake ``inputs``. Must run inside a ``tracing_session``.
+    """Trace, partition and compile ``function`` for the fake ``inputs``. Must run inside a ``tracing_session``.
 
-    Raises ``NotCapturedError`` around whatever comes out of tracing: the backward is run here for the first time.
+    Raises ``NotCapturedError`` from any error of tracing: the backward runs here for the first time.
     """
     if facts.is_differentiable:
         parts = _training_parts(function, inputs, fakes, facts, job)
@@ -152,6 +152,8 @@ def compile_variant(
         parts,
         updates=_updates_of(facts, inputs),
         memory_bytes={i: fact.memory_bytes for i, fact in enumerate(facts.inputs) if fact.memory_bytes is not None},
+        starting=tuple(i for i, fact in enumerate(facts.inputs) if fact.starts_requiring_grad),
+        stopping=tuple(i for i, fact in enumerate(facts.inputs) if fact.stops_requiring_grad),
         regenerate=partial(regenerate_aliases, facts=facts, fakes=inputs) if is_made_again else None,
     )
 
@@ -159,7 +161,7 @@ def compile_variant(
 def _inference_parts(
     function: FlatFunction, inputs: Sequence[Any], fakes: FakeInputs, facts: BoundaryFacts, job: Job
 ) -> tuple[CallParts, BoundaryFacts]:
-    """The call of the forward alone, and what is left to do around it."""
+    """The parts of an inference call, and the facts that remain to be handled around its graph."""
     traced = _trace(trace_inference, function, inputs, fakes, facts, job)
     is_functional = not job.compilers.disable_functionalization
     if job.compilers.keep_inference_input_mutations and is_functional and not any((*traced.inputs, *traced.results)):
@@ -169,8 +171,8 @@ def _inference_parts(
     if is_functional and not any((*traced.inputs, *traced.results)):
         mark_updates(traced.module.graph, facts)
     compiled = start_graph(job.compilers.inference, traced.module, job.compilation.graph_name(INFERENCE))()
-    # The program itself kept autograd from seeing what it does with them (no_grad blocks, detach).
-    hides_gradients = torch.is_grad_enabled() and any(fact.requires_grad for fact in facts.inputs)
+    # Inputs require grad, but the program hides what it does with them from autograd (no_grad blocks, detach).
+    hides_gradients = torch.is_grad_enabled() and any(fact.gets_gradient for fact in facts.inputs)
     parts = CallParts(
         {INFERENCE: compiled}, {INFERENCE: (traced.inputs, traced.results)}, outside_autograd=hides_gradients
     )
@@ -200,7 +202,7 @@ def _trace(
 
 
 def _mark_state(traced: TracedGraph, facts: BoundaryFacts, job: Job) -> None:
-    """Tell compilers which inputs stay the same from call to call."""
+    """Mark the placeholders of inputs that stay the same from call to call, for compilers."""
     parts = by_value(placeholders_of(traced.module.graph), traced.inputs)
     for number in job.static_inputs:
         for node in parts[number] if number not in facts.updated else ():
@@ -218,7 +220,7 @@ def _training_parts(
     training = training_facts(traced, forward, backward, facts, writes=writes)
     if not (writes or any((*traced.inputs, *traced.results))):
         mark_updates(forward.graph, facts, needed=training.relevant)
-    # Both are begun before either is waited for.
+    # Both are started before either is waited for.
     finish_forward = start_graph(job.compilers.forward, forward, job.compilation.graph_name(FORWARD))
     finish_backward = start_graph(job.compilers.backward, backward, job.compilation.graph_name(BACKWARD))
     return CallParts(
@@ -244,7 +246,7 @@ def _partition(traced: TracedGraph, plain_results: int, job: Job) -> tuple[fx.Gr
 
 
 def _updates_of(facts: BoundaryFacts, fakes: Sequence[Any]) -> tuple[Update, ...]:
-    """The updates that a program makes; ``fakes`` are the inputs that it was traced with."""
+    """The program's updates of inputs; ``fakes`` are the inputs that it was traced with."""
     return tuple(
         Update(number, facts.inputs[number], _new_layout(facts.inputs[number], value, fakes[number], fakes))
         for number, value in zip(facts.updated, facts.values, strict=False)
@@ -260,7 +262,7 @@ def _new_layout(
 
 
 def _with_late_updates(overlap: Overlap, tensors: Sequence[torch.Tensor], parts: CallParts | None) -> Overlap:
-    """The same for inputs that the backward writes into, which must share no memory with others."""
+    """The overlap including inputs that the backward writes into, which must not share memory with others."""
     if parts is None or parts.training is None or not parts.training.late_updates:
         return overlap
     overlap = Overlap.of(tensors, tuple(sorted({*overlap.written, *parts.training.late_updates})), overlap.parts)
@@ -274,7 +276,7 @@ def _with_late_updates(overlap: Overlap, tensors: Sequence[torch.Tensor], parts:
 
 
 def _places_of_values(prepared: PreparedCall, places: Sequence[int], state_count: int) -> tuple[int, ...]:
-    """Where the tensors are among a call's values, which hold the module state and the leaves only."""
+    """The positions of the tensors among a call's values, which are only the module state and the leaves."""
     state_end = len(prepared.state)
     leaves_end = state_end + len(prepared.call.leaves)
     before = [place for place in places if place < state_count]

@@ -1,4 +1,4 @@
-"""A compiled variant of a function: one call for everything that tracing could not tell from the first one.
+"""A compiled variant of a function, with the guards that decide which calls it serves.
 
 Before: ``values``, the module state and the leaves of a call that fits
 After:  ``CompiledVariant.run(values)``, what the user's function returns
@@ -15,6 +15,7 @@ from precast.autograd.boundary import FlatCall
 from precast.autograd.guards.call_key import PlainTensors, is_resized, static_key
 from precast.autograd.guards.state import StateGuards
 from precast.graph.boundary import NO_GRADIENTS, GradientInputs, has_hooks
+from precast.graph.opened_objects import unflatten
 from precast.trace.capture.argument_containers import ArgumentContainer, apply_changes, argument_containers
 from precast.trace.state.places import NOWHERE, Place, Readings
 from precast.trace.state.references import KeptContainer, with_shared
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Which inputs, and which parts of those that wrap others, are written into, and how they overlap with others."""
+    """The inputs, and inner tensors of wrapper subclasses, that are written into, and how they overlap with others."""
 
     written: tuple[int, ...]
     duplicates: "DuplicatePlan | None"
@@ -36,7 +37,7 @@ class Overlap:
 
     @classmethod
     def of(cls, tensors: Sequence[Any], written: tuple[int, ...], parts: "WrittenParts | None" = None) -> "Overlap":
-        # Most programs write into nothing, and need not wait for this.
+        # Imported here: most programs write into no input, and should not wait for this.
         from precast.autograd.boundary.overlapping_inputs import (
             plan_duplicates,
             plan_synthetic_bases,
@@ -59,12 +60,12 @@ class Overlap:
 
 
 def has_memory(tensors: Sequence[Any], sizes: Mapping[int, int]) -> bool:
-    """Whether the memory of the tensors numbered in ``sizes`` has so many bytes."""
+    """Whether the storages of the tensors numbered in ``sizes`` have these sizes in bytes."""
     return all(tensors[number].untyped_storage().nbytes() == size for number, size in sizes.items())
 
 
 class _KnownMemory:
-    """What and where the inputs of the last call were that were looked at: that takes long for hundreds of them."""
+    """A memo of the inputs that passed the slow checks last: these take long for hundreds of inputs."""
 
     def __init__(self) -> None:
         self._tensors: list[int] = []
@@ -72,7 +73,7 @@ class _KnownMemory:
         self._kinds: PlainTensors | None = None
 
     def are_like(self, tensors: Sequence[Any]) -> bool:
-        """Whether captured tensors and gradients are of the kinds that were noted."""
+        """Whether captured tensors and gradients have the keys that were noted."""
         return self._kinds is not None and self._kinds.are_like(tensors)
 
     def note_kinds(self, tensors: Sequence[Any]) -> None:
@@ -93,7 +94,7 @@ _data_ptr = torch.Tensor.data_ptr
 
 @dataclass(frozen=True)
 class CompiledVariant:
-    """A compiled call. ``places`` are the positions of tensors among the values; captured tensors are read afresh."""
+    """A compiled call. ``places`` are the positions of tensors among the values; captured tensors are read anew."""
 
     call: FlatCall
     places: tuple[int, ...]
@@ -106,17 +107,17 @@ class CompiledVariant:
     guards: StateGuards | None = None
     gradients: GradientInputs = NO_GRADIENTS
     replaces_state: bool = False
-    """Whether a call leaves another tensor where a parameter or buffer was."""
+    """Whether a call replaces a parameter or buffer by another tensor."""
     memory_asked: Mapping[int, int] = field(default_factory=dict)
-    """Of inputs, the sizes of memory that the program asked for."""
+    """The storage sizes that the program asked for, by the number of the input."""
     memory: "_KnownMemory" = field(default_factory=lambda: _KnownMemory(), compare=False, repr=False)
 
     def fits(self, values: Sequence[Any]) -> bool:
-        """Whether a call whose key fits already has sizes, captured tensors, overlaps and state as compiled for."""
+        """Whether all guards beyond the key hold: sizes, captured tensors, overlaps and Python state."""
         return self.fits_inputs(values) and (self.guards is None or self.guards.hold())
 
     def fits_inputs(self, values: Sequence[Any]) -> bool:
-        """The same of its tensors only, whatever Python's state is."""
+        """Whether the guards on tensors hold; Python state is not checked."""
         tensors = self._tensors(values) if self.captured_key else ()
         gradients = self.gradients.read(tensors) if tensors else ()
         if self.captured_key and not self._are_captured_alike(tensors, gradients):
@@ -137,7 +138,7 @@ class CompiledVariant:
         return fits
 
     def _are_captured_alike(self, tensors: Sequence[Any], gradients: Sequence[Any]) -> bool:
-        """Whether captured tensors and gradients are as compiled for."""
+        """Whether captured tensors and gradients match those compiled for."""
         now = [*self._captured_of(tensors), *gradients]
         if not self.outputs.runs_backward and self.memory.are_like(now):
             return True
@@ -150,13 +151,13 @@ class CompiledVariant:
         return tensors[self.state_count : self.state_count + len(self.captured.places)]
 
     def current_key(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """What counts of captured tensors and gradients now."""
+        """The key of the current captured tensors and gradients."""
         tensors = self._tensors(values)
         now = [*self._captured_of(tensors), *self.gradients.read(tensors)]
         return self.key_of(tensors, now, self.outputs)
 
     def changed_tensors(self, values: Sequence[Any]) -> str | None:
-        """What of the tensors beside the values is not as compiled for, in words."""
+        """Describe how the captured tensors and gradients differ from those compiled for; None if they do not."""
         now, start = self.current_key(values) if self.captured_key else (), len(self.captured.places)
         end = start + len(self.gradients.owners)
         absent = static_key([None])[0]
@@ -170,14 +171,14 @@ class CompiledVariant:
         return "tensors that a backward reaches have hooks" if now != self.captured_key else None
 
     def resized_tensors(self) -> list[Place]:
-        """Where captured tensors differ from those compiled for by their sizes alone."""
+        """The places of captured tensors that differ from those compiled for only in their sizes."""
         now = static_key(self.captured.read())
         pairs = zip(self.captured.places, self.captured_key, now, strict=False)
         return [place for place, before, key in pairs if place.path and is_resized(before, key)]
 
     @staticmethod
     def key_of(tensors: Sequence[Any], now: Sequence[Any], outputs: "OutputPlan") -> tuple[Any, ...]:
-        """What counts of captured tensors and gradients, and of whom a backward inside of the program reaches."""
+        """The key of captured tensors and gradients, and whether a backward inside the program reaches hooks."""
         key = static_key(now)
         return (*key, any(map(has_hooks, tensors))) if outputs.runs_backward else key
 
@@ -195,7 +196,7 @@ class CompiledVariant:
         return tensors
 
     def run(self, values: Sequence[Any], arguments: Any = ()) -> Any:
-        """The results of a call; ``arguments`` are what the values were taken from."""
+        """The results of a call; ``values`` were flattened from ``arguments``."""
         inputs = self.inputs(values)
         owners = [inputs[number] for number in self.outputs.gradient_owners]
         return self.outputs.assemble(self.call(inputs), arguments, owners)
@@ -203,9 +204,9 @@ class CompiledVariant:
 
 @dataclass(frozen=True)
 class EagerVariant(CompiledVariant):
-    """Calls that run in Python: the function itself runs, as a whole or in compiled pieces.
+    """A variant that runs in Python, as a whole or with its modules compiled.
 
-    ``reads`` are what it reads that no guard can check, if it is that which keeps it from being compiled.
+    ``reads`` are the reads that no guard can check, if these are why it is not compiled.
     """
 
     function: Callable[..., Any] = field(kw_only=True)
@@ -225,12 +226,12 @@ class EagerVariant(CompiledVariant):
 
 @dataclass
 class OutputPlan:
-    """How flat tensor results become what the user's function returns; filled while it is traced.
+    """How flat tensor results become what the user's function returns; filled in while it is traced.
 
-    ``build``, if given, makes the containers in place of the ``tree``. With ``has_changes``, results are a pair: what
-    is returned, and what containers of the arguments hold afterwards. ``writes`` say where in Python's state the next
-    results are put, and the last ones are what ``.grad`` of the inputs ``gradient_owners`` becomes. Of results in
-    ``spent`` positions, the gradient was taken already, if the program ``runs_backward`` itself.
+    ``build``, if given, makes the containers instead of the ``tree``. With ``has_changes``, the result is a pair: what
+    is returned, and the new contents of containers among the arguments. The next results go into Python state, where
+    ``writes`` says, and the last ones become ``.grad`` of the inputs ``gradient_owners``. A program that
+    ``runs_backward`` itself has already freed the graphs of the results in ``spent`` positions.
     """
 
     constants: dict[int, Any] | None = None
@@ -255,7 +256,7 @@ class OutputPlan:
         spent: tuple[int, ...] = (),
         runs_backward: bool = False,
     ) -> list[Any]:
-        """Note the plain values among the outputs, and give the others."""
+        """Record the plain values among the outputs as constants, and return the others."""
         kept = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
         self.constants = {i: output for i, output in enumerate(outputs) if not isinstance(output, kept)}
         self.tree, self.has_changes, self.writes = tree, has_changes, writes
@@ -265,7 +266,7 @@ class OutputPlan:
         return [output for output in outputs if isinstance(output, kept)]
 
     def assemble(self, results: Sequence[Any], arguments: Any = (), owners: Sequence[Any] = ()) -> Any:
-        """What the function returns. ``arguments`` are those of the call, ``owners`` its inputs that get gradients."""
+        """What the function returns. ``arguments`` are the call's, ``owners`` its inputs that get gradients."""
         if self.is_single:
             return results[0]
         outputs = list(results)
@@ -305,4 +306,5 @@ class OutputPlan:
     def _built(self, outputs: list[Any]) -> Any:
         if self.build is not None:
             return self.build(iter(outputs))
-        return pytree.tree_unflatten(outputs, self.tree)  # type: ignore[arg-type]
+        assert self.tree is not None, "the function was traced"
+        return unflatten(iter(outputs), self.tree)

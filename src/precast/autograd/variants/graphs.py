@@ -1,4 +1,4 @@
-"""Traces the graphs that compilers get: the joint graph for training, or the forward alone for inference."""
+"""Traces the graphs that compilers get: the joint graph for training, or only the forward for inference."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from precast.autograd.boundary.subclasses import Layout, PlainFunction, layout_of, plain_count, take_apart
+from precast.autograd.boundary.subclasses import Layout, PlainFunction, layout_of, plain_count, unwrap
 from precast.events import stage
 from precast.graph.boundary import BoundaryFacts
 from precast.graph.nodes import placeholders_of
@@ -24,14 +24,15 @@ from precast.trace.record import (
     trace,
 )
 from precast.trace.retrace import remove_dead_nodes
+from precast.trace.runtime_asserts import may_fail, record_constants, record_runtime_asserts
 
 
 @dataclass(frozen=True)
 class TracedGraph:
-    """A functional graph over plain tensors, and what the values around it are made of.
+    """A functional graph over plain tensors, and the layouts of the values around it.
 
-    ``inputs`` are the primals and ``tangents`` what follows them; ``results`` is everything that is returned. The last
-    inputs and results of a joint graph belong to ``late_updates``, the primals that the backward writes into.
+    ``inputs`` are the layouts of the primals, ``tangents`` of the inputs after them, ``results`` of all results. The
+    last inputs and results of a joint graph belong to ``late_updates``, the primals that the backward writes into.
     """
 
     module: fx.GraphModule
@@ -78,7 +79,7 @@ def _like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _take_current(module: fx.GraphModule, count: int) -> None:
-    """Use what inputs are when the backward runs as it is: a copy into what they were would need that, too."""
+    """Use the late values of inputs directly: a copy into their earlier values would need those, too."""
     placeholders = placeholders_of(module.graph)
     for current in placeholders[len(placeholders) - count :]:
         for node in list(current.users):
@@ -123,20 +124,23 @@ def _trace_plain(
     module_names: Mapping[int, str],
     is_functional: bool = True,
 ) -> TracedGraph:
-    """Trace over the plain tensors inside the values; ``tangents`` are there for a joint graph only."""
+    """Trace over the plain tensors inside the values; ``tangents`` are None unless it is a joint graph."""
     values = [*inputs, *(tangents or ())]
     layouts = tuple(layout_of(value) for value in values)
     needs_grad = tuple(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
     plain_function = PlainFunction(function, layouts, needs_grad)
-    # A backward of the user's own is run here for the first time.
+    # A user-defined backward runs here for the first time.
     with explained_failures():
         module = trace(
             computing_sizes_when_used(functionalized(plain_function) if is_functional else plain_function),
-            take_apart(values, layouts),
+            unwrap(values, layouts),
             fakes.mode,
             decompositions=decompositions,
             module_names=module_names,
         )
+    if may_fail(module, fakes.mode):
+        record_constants(module, fakes.mode)
+        record_runtime_asserts(module, fakes.mode)
     primals, others = layouts[: len(inputs)], layouts[len(inputs) :]
     names = _input_names(plain_count(primals), plain_count(others), is_joint=tangents is not None)
     return TracedGraph(tidy(rename_placeholders(module, names)), primals, others, tuple(plain_function.outputs))
@@ -149,9 +153,9 @@ def _input_names(primals: int, tangents: int, *, is_joint: bool) -> list[str]:
 
 
 def tidy(module: fx.GraphModule) -> fx.GraphModule:
-    """Drop what tracing leaves behind: detached aliases, and nodes that nobody reads."""
+    """Drop what tracing leaves behind: detached aliases, and dead nodes."""
     for node in module.graph.nodes:
-        # A detached alias is the same memory, and so, to a graph, the same value.
+        # A detached alias has the same memory, and so, in a graph, the same value.
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
     remove_dead_nodes(module.graph)

@@ -1,4 +1,4 @@
-"""Backwards for calls of whose results only some are used, traced and compiled when the first such call asks for one.
+"""Partial backwards, for calls that use only some of the results: traced and compiled when first needed.
 
 Before: ``backward(saved, tangents)`` for the tangents of all results
 After:  ``backward(part of saved, some of the tangents)``, which computes what eager's autograd engine would
@@ -31,7 +31,7 @@ def partial_backwards(
     job: Job,
     training: TrainingFacts,
 ) -> PartialBackwards:
-    """Backwards of ``function``, which was compiled as ``training`` tells. Holds no tensor of a call."""
+    """The partial backwards of ``function``, compiled as ``training`` describes. Holds no tensor of a call."""
     ambient, is_enabled = job.ambient(), torch.is_grad_enabled()
 
     def make(_: Sequence[Any], given: tuple[bool, ...]) -> PartialBackward | None:
@@ -51,7 +51,7 @@ def _compile(
     given: tuple[bool, ...],
 ) -> PartialBackward | None:
     if job.compilers.disable_functionalization:
-        # Of graphs that write, a part is not what it is in the whole.
+        # In graphs that write into their values, a part may compute something else than in the whole.
         return None
     traced = trace_joint(
         function,
@@ -62,7 +62,13 @@ def _compile(
         module_names=job.module_names,
     )
     count = training.result_count
-    found = backward_from_saved(traced.module, training.saved, num_fwd_outputs=plain_count(traced.results[:count]))
+    found = backward_from_saved(
+        traced.module,
+        training.saved,
+        num_fwd_outputs=plain_count(traced.results[:count]),
+        # Primals that are tensor subclasses are several inputs of the graph.
+        primals=() if any(traced.inputs) else training.relevant,
+    )
     if found is None or not set(traced.late_updates) <= set(training.late_updates):
         return None
     backward, taken = found

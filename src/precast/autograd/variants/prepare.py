@@ -1,4 +1,4 @@
-"""From one real call to a flat function that can be traced: its state, its constants, what it does at its border.
+"""From one real call to a flat function that can be traced: its state, its constants, its boundary facts.
 
 Before: ``function(*args, **kwargs)`` over real tensors
 After:  ``AnalyzedCall.flat(*tensors) -> tensors``, fake inputs to trace it with, and facts about both
@@ -28,10 +28,10 @@ from precast.trace.state.reads import Reads
 
 @dataclass(frozen=True)
 class AnalyzedCall:
-    """One call, ready to be traced: a flat function over its tensors, and what that does at its border.
+    """One call, ready to be traced: a flat function over its tensors, and its boundary facts.
 
-    ``places`` are the positions of ``tensors`` among the state, the captured tensors, the leaves of the call, and the
-    gradients of those; ``gradients`` says which of the tensors these are of.
+    ``places`` are the positions of ``tensors`` among the state, the captured tensors, the leaves of the call, and their
+    gradients; ``gradients`` says which of the tensors these gradients belong to.
     """
 
     prepared: PreparedCall
@@ -58,7 +58,7 @@ def analyze_call(
     roots: SizeRoots,
     numbers: NumberInputs | None = None,
 ) -> AnalyzedCall:
-    """Find out all that a trace needs to know. Must run inside a ``tracing_session``."""
+    """Analyze everything that a trace needs. Must run inside a ``tracing_session``."""
     prepared = prepare(function, args, kwargs, size_roots=roots, keeps_writes=True, numbers=numbers)
     given = [*(item.tensor for item in prepared.state), *prepared.call.leaves]
     gradients = prepared.gradients.read(given)
@@ -95,10 +95,10 @@ def _over_tensors(
     guards: StateGuards,
     numbers: NumberInputs | None,
 ) -> FlatFunction:
-    """The prepared function over tensor inputs alone, with tensor outputs alone; the rest are constants.
+    """The prepared function with tensors as its only inputs and outputs; everything else is constant.
 
-    It may run again much later, for gradients of gradients: it holds no tensor of the call, reads ``state`` anew, and
-    finds what it read of Python's state as it was.
+    It may run again much later, for higher-order gradients: it holds no tensor of the call, reads ``state`` anew, and
+    runs in the Python state that was traced.
     """
     template, tree, gradients = list(prepared.fake_inputs), prepared.call.tree, prepared.gradients
     decisions = prepared.decisions

@@ -1,4 +1,4 @@
-"""The variants of one function: found by what a call looks like, told of by why they were compiled."""
+"""The variants of one function: looked up by the guard keys of calls, and listed with the reasons for compiling."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -17,18 +17,18 @@ from precast.trace.capture.module_state import module_state, root_modules
 from precast.trace.state.places import Place
 
 FIRST = "the first call"
-_MOST_TOLD = 3
+_MOST_REASONS = 3
 
 InputNames = Callable[[], Sequence[str]]
-"""What the values of a call are called, asked only where people are told of them."""
+"""Returns names for the values of a call; called only for messages."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One compiled variant: the graphs' name, when and why it was compiled, and what it assumes, in words.
+    """One compiled variant: the name of its graphs, when and why it was compiled, and its guards in words.
 
-    ``inputs`` are the tensors and values it was compiled for; ``guards`` what of Python's state it relies on, ``sizes``
-    what it assumes of sizes that may change. ``tensors`` are the user's names for the inputs of its graphs, in order.
+    ``inputs`` are the tensors and values it was compiled for, ``guards`` the Python state that it relies on, ``sizes``
+    the conditions on dynamic sizes. ``tensors`` are the user's names for the inputs of its graphs, in order.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Record:
-    """A variant, how it came about, and the arguments of the call that it was compiled for, in words."""
+    """A variant, its name, time and reason, and a textual form of the arguments that it was compiled for."""
 
     variant: CompiledVariant
     name: str
@@ -55,8 +55,8 @@ class Record:
     reason: str
     arguments: Any
 
-    def told(self, function: Callable[..., Any]) -> Variant:
-        # A start without a trace does without it.
+    def described(self, function: Callable[..., Any]) -> Variant:
+        # Imported here: a warm start does not need it.
         from precast.trace.capture.call import flatten_call
 
         guards = () if self.variant.guards is None else tuple(self.variant.guards.words())
@@ -78,7 +78,7 @@ class Record:
 
 
 def in_words(arguments: Any) -> Any:
-    """The arguments of a call with words in place of what they are, so that nothing is kept alive."""
+    """The arguments of a call with each leaf replaced by a text, so that nothing is kept alive."""
     return pytree.tree_map(_words_for, arguments)
 
 
@@ -89,7 +89,7 @@ def _words_for(value: Any) -> str:
 
 
 class VariantTable:
-    """All variants, by the keys of the calls they serve; ``dynamic`` as for the function that they are of."""
+    """All variants, by the keys of the calls they serve; ``dynamic`` is that of their function."""
 
     def __init__(self, dynamic: bool | None) -> None:
         self._dynamic = dynamic
@@ -101,7 +101,7 @@ class VariantTable:
         return sum(map(len, self._by_key.values()))
 
     def records(self) -> list[Record]:
-        """All of them, as they were compiled."""
+        """All records, in the order of compilation."""
         found = [record for records in self._by_key.values() for record in records]
         return sorted(found, key=lambda record: record.compiled_at)
 
@@ -120,57 +120,57 @@ class VariantTable:
         return None
 
     def reason(self, values: Sequence[Any], guard_key: tuple[Any, ...], names: InputNames) -> str:
-        """Why no variant serves a call."""
+        """Describe why no variant serves a call."""
         if self._latest_key is None:
             return FIRST
         for guards in self._guards_alike(values, guard_key):
             if changes := list(guards.changes()):
-                more = f"; and {len(changes) - _MOST_TOLD} more" if len(changes) > _MOST_TOLD else ""
-                return "; ".join(changes[:_MOST_TOLD]) + more
+                more = f"; and {len(changes) - _MOST_REASONS} more" if len(changes) > _MOST_REASONS else ""
+                return "; ".join(changes[:_MOST_REASONS]) + more
         for variant in self._alike(values, guard_key):
             if (change := variant.changed_tensors(values)) is not None:
                 return change
         return what_changes([self._latest_key, (*guard_key, self._make_key(values))], names())
 
     def changed_numbers(self, values: Sequence[Any], guard_key: tuple[Any, ...]) -> list[Place]:
-        """The places in Python's state that hold other numbers than for a call that was like this one otherwise."""
+        """The places in Python state whose numbers differ from those of an otherwise equal call."""
         for guards in self._guards_alike(values, guard_key):
             return guards.changed_numbers()
         return []
 
     def resized_tensors(self, values: Sequence[Any], guard_key: tuple[Any, ...]) -> list[Place]:
-        """The places in Python's state that hold tensors of other sizes than for a call that was alike otherwise."""
+        """The places in Python state whose tensors differ in their sizes from those of an otherwise equal call."""
         for variant in self._alike(values, guard_key):
             if variant.guards is None or variant.guards.hold():
                 return variant.resized_tensors()
         return []
 
     def _guards_alike(self, values: Sequence[Any], guard_key: tuple[Any, ...]) -> Iterator[StateGuards]:
-        """The guards of variants that fit but for these, the newest first."""
+        """The state guards of variants that fit in everything else, the newest first."""
         for variant in self._alike(values, guard_key):
             if variant.fits_inputs(values) and variant.guards is not None:
                 yield variant.guards
 
     def _alike(self, values: Sequence[Any], guard_key: tuple[Any, ...]) -> list[CompiledVariant]:
-        """The variants for values of this kind, the newest first."""
+        """The variants whose key fits, the newest first."""
         keys = [(*guard_key, make_key(values)) for make_key in (static_key, dynamic_key)]
         return [record.variant for key in keys for record in self._by_key.get(key, ())][::-1]
 
     def add(self, values: Sequence[Any], guard_key: tuple[Any, ...], record: Record, *, any_size: bool) -> None:
-        """Let a variant serve calls like this one; of ``any_size``, if it has no sizes of its own."""
+        """Add a variant for calls like this one; with ``any_size``, under the key without dynamic sizes."""
         self._make_key = dynamic_key if any_size else static_key
         self._latest_key = (*guard_key, self._make_key(values))
         self._by_key.setdefault(self._latest_key, []).append(record)
 
     def drop_oldest(self) -> None:
-        """Forget one variant: the first of the kind of call that was met first."""
+        """Drop one variant: the oldest one of the oldest key."""
         key, records = next(iter(self._by_key.items()))
         del records[0]
         if not records:
             del self._by_key[key]
 
     def what_keeps_changing(self, names: InputNames) -> str:
-        """What tells the variants apart, in words."""
+        """Describe how the variants differ."""
         reasons = [record.reason for records in self._by_key.values() for record in records[1:]]
-        told = [what_changes(list(self._by_key), names())] if len(self._by_key) > 1 or not reasons else []
-        return "; ".join([*told, *reasons[-1:]])
+        changes = [what_changes(list(self._by_key), names())] if len(self._by_key) > 1 or not reasons else []
+        return "; ".join([*changes, *reasons[-1:]])

@@ -1,4 +1,4 @@
-"""What a training call has to know of its graphs: which results are aliases, and which primals gradients depend on."""
+"""Derives the facts that a training call needs from its graphs: aliasing results, primals that gradients depend on."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,6 +36,7 @@ def training_facts(
         late_updates=traced.late_updates,
         saved=identities_of_saved(traced.module, backward) if sum(facts.tangents) > 1 else (),
         writes=writes,
+        laid_out=tuple(number for number in facts.updated if facts.inputs[number].mutates_metadata),
     )
 
 
@@ -45,7 +46,7 @@ def _opaque_results(facts: BoundaryFacts) -> tuple[bool, ...]:
 
 
 def _repeated_results(results: Sequence[Sequence[Any]], facts: BoundaryFacts) -> tuple[bool, ...]:
-    """Results that the graph returns more than once, and updates that it takes from an input as it is."""
+    """Which results the graph returns more than once, or, for an update, returns an input unchanged."""
     opaque = _opaque_results(facts)
     visible = [parts for parts, is_opaque in zip(results, opaque, strict=True) if not is_opaque]
 
@@ -66,7 +67,7 @@ def _tangent_orders(facts: BoundaryFacts) -> tuple[tuple[int, ...] | None, ...]:
 
 
 def _memory_order(value: Any) -> tuple[int, ...] | None:
-    """The dimensions of a dense tensor like ``value``, from outermost to innermost; ``None`` for their own order."""
+    """The dimensions of a dense tensor like ``value``, from outermost to innermost; ``None`` for contiguous ones."""
     strides: Sequence[Any] = torch.empty_like(value, requires_grad=False).stride()
     order = sorted(range(len(strides)), key=lambda dim: -size_hint(strides[dim]))
     return None if order == sorted(order) else tuple(order)

@@ -1,7 +1,4 @@
-"""Everything about a call that can be seen without tracing it, as one description.
-
-What holds for the whole process and decides what a trace of any program would be.
-"""
+"""The identity of a call: everything about it, and about the process, that can be seen without tracing it."""
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,7 +16,7 @@ from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.guards.call_key import ambient_key, memory_order
 from precast.autograd.warm.description import Description
 from precast.cache import Indescribable, own_sources, processor_identity
-from precast.options import as_options, environment_variables, telling
+from precast.options import as_options, environment_variables, key_text
 
 _SWITCHES = (
     "_get_blas_preferred_backend", "_get_cpu_allow_fp16_reduced_precision_reduction", "_get_cpu_capability",
@@ -31,7 +28,7 @@ _SWITCHES = (
     "_get_overrideable_sdp_enabled", "_get_qengine", "_is_fwd_grad_enabled", "_is_grad_layout_enforcement_enabled",
     "_is_torch_function_enabled", "_is_view_replay_enabled", "is_autocast_cache_enabled",
 )  # fmt: skip
-# Set by shells, terminals and schedulers for each session anew; programs do not decide by them what to compute.
+# Set by shells, terminals and schedulers anew for each session; what programs compute does not depend on them.
 _SESSION_VARIABLES = frozenset({
     "_", "COLUMNS", "DISPLAY", "LINES", "LOGNAME", "OLDPWD", "PPID", "PWD", "PYTEST_CURRENT_TEST", "SHLVL", "TERM",
     "TERM_SESSION_ID", "TMPDIR", "TMUX", "TMUX_PANE", "TTY", "WINDOWID", "XDG_SESSION_ID",
@@ -40,7 +37,7 @@ _SESSION_PREFIXES = ("SSH_", "PRECAST_CACHE", "SLURM_JOB", "SLURM_STEP", "VSCODE
 
 
 def surroundings() -> Iterator[str]:
-    """Versions, machine, modes and switches, as words. Raises Indescribable where others have a hand in what runs."""
+    """Versions, machine, modes and switches, as texts. Raises Indescribable if modes or global hooks are active."""
     _refuse_interference()
     yield f"precast {__version__} {own_sources()}"
     yield f"torch {torch.__version__} {torch.version.git_version}"
@@ -53,7 +50,7 @@ def surroundings() -> Iterator[str]:
 
 
 def environment() -> Iterator[str]:
-    """Environment variables, and which packages could be imported: what functions that remember answers may rest on."""
+    """Environment variables and importable packages: what the results of cached functions may depend on."""
     for name, value in sorted(environment_variables().items()):
         if name not in _SESSION_VARIABLES and not name.startswith(_SESSION_PREFIXES):
             yield f"{name}={value}"
@@ -80,11 +77,11 @@ def describe_call(
     symbols: Mapping[tuple[int, int], str],
     numbers: Collection[int],
 ) -> Description:
-    """The function, its modules, inputs, compilers and surroundings. Raises Indescribable.
+    """Describe the function, its modules, inputs, compilers and surroundings. Raises Indescribable.
 
-    ``values`` are the tensors of the modules' state and the leaves of the arguments, ``guard_key`` what else
-    tells variants of the function apart. Sizes that are ``symbols``, by value and dimension, do not count; values whose
-    positions are ``numbers`` stand for Python's.
+    ``values`` are the tensors of the modules' state and the leaves of the arguments, ``guard_key`` the rest of the
+    guard key. Sizes that are ``symbols``, by value and dimension, do not count; values at the positions ``numbers``
+    stand for Python numbers.
     """
     description = Description()
     for word in surroundings():
@@ -102,7 +99,7 @@ def describe_call(
 
 
 def _describe_tree(tree: Any, description: Description) -> None:
-    """The containers of the arguments; a number stands for that many plain tensors."""
+    """Describe the pytree of the arguments; a number stands for that many plain tensors."""
     if not isinstance(tree, pytree.TreeSpec):
         description.add(tree)
         return
@@ -125,14 +122,14 @@ def _describe_compilers(compilers: CompilersInUse, description: Description) -> 
         if (key := compiler.cache_key) is None:
             raise Indescribable(f"the compiler {compiler.qualified_name}, which has no cache_key")
         description.word(f"{compiler.qualified_name} {key}")
-        description.word(telling(as_options(compiler.options)))
+        description.word(key_text(as_options(compiler.options)))
     description.add(compilers.partition)
     _describe_decompositions(compilers.decompositions, description)
     description.word(f"{compilers.keep_inference_input_mutations} {compilers.disable_functionalization}")
 
 
 def _describe_decompositions(table: Any, description: Description) -> None:
-    """A table that is copied by making it again is what its maker makes; ours is what our sources say."""
+    """Describe a table by how it is pickled; one of ours by its class, since our sources are described anyway."""
     if table is None:
         return
     if type(table).__module__.startswith("precast."):
@@ -144,12 +141,12 @@ def _describe_decompositions(table: Any, description: Description) -> None:
 
 
 def _describe_values(values: Sequence[Any], symbols: Mapping[tuple[int, int], str], description: Description) -> None:
-    """Inputs by what tracing sees of them, and which of them are one object, or share memory."""
+    """Describe inputs by their metadata, and by which of them are the same object or share memory."""
     for number, value in enumerate(values):
         if not isinstance(value, torch.Tensor):
             description.add(value)
             continue
         shape = [symbols.get((number, dimension), size) for dimension, size in enumerate(value.shape)]
-        # Strides follow sizes that are symbols.
+        # Strides depend on symbolic sizes.
         strides = value.stride() if shape == list(value.shape) else memory_order(value)
         description.add_tensor(value, shape, strides)

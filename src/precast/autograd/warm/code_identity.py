@@ -1,4 +1,4 @@
-"""Code objects as bytes: equal if they do the same, in whatever file and on whatever line they stand."""
+"""Digests of code objects: equal if they do the same, independent of file and line numbers."""
 
 import hashlib
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ _PLAIN = frozenset({NoneType, EllipsisType, bool, int, float, complex, str, byte
 
 
 def code_digest(code: CodeType) -> bytes:
-    """A hash of a function's instructions, constants and names, those of functions inside of it included."""
+    """A hash of a function's instructions, constants and names, including those of nested functions."""
     instructions, handlers = code.co_code, code.co_exceptiontable
     facts = (
         code.co_qualname, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_argcount,
@@ -30,18 +30,18 @@ def _constant(value: object) -> bytes:
     if isinstance(value, tuple):
         return _constants(value)
     if isinstance(value, frozenset):
-        # In any order: that of strings changes from process to process.
+        # Sorted, since the order of strings in a set differs between processes.
         return b"{%b}" % b",".join(sorted(map(_constant, value)))
     return f"{type(value).__name__} {value!r};".encode()
 
 
 def names_in(code: CodeType) -> Iterator[str]:
-    """The names of globals and attributes that a function, and those inside of it, may read."""
+    """The names of globals and attributes that a function and its nested functions may read."""
     yield from code.co_names
     for inner in inner_code(code):
         yield from names_in(inner)
 
 
 def inner_code(code: CodeType) -> list[CodeType]:
-    """The functions, classes and comprehensions that are written inside of a function."""
+    """The code of functions, classes and comprehensions nested in a function."""
     return [constant for constant in code.co_consts if isinstance(constant, CodeType)]

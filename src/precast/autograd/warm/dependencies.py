@@ -1,4 +1,4 @@
-"""What a trace depended on beyond its inputs: the code that it ran, and the variables that this code reads.
+"""The dependencies of a trace beyond its inputs: the code that it ran, and the variables that this code reads.
 
 Before: code objects, as they were seen to run
 After:  names (``module``, ``name``) of everything that this code could read, to be described again in another process
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from precast.trace.executed_code import Executed
 
 Dependency = tuple[str, str]
-"""A module's name, and the name of a variable of it."""
+"""A module's name and a variable's."""
 
 ENVIRONMENT: Dependency = ("os", "environ")
 ABSENCE = "<absence>"
-"""In place of a variable's name: whether there is no such module."""
+"""In place of a variable's name: the dependency is that the module does not exist."""
 
 _BACKWARD_MODULES = frozenset({"torch._library.autograd", "torch.autograd.graph"})
 _BACKWARD_FUNCTIONS = frozenset({"Function.apply", "Tensor.register_hook"})
@@ -42,10 +42,10 @@ _ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
 class DependencyRecorder:
-    """Notes what the code of a program depends on while it runs for the first time.
+    """Records what the code of a program depends on while it is traced.
 
-    Data are described before the code that reads them has run, since it may also write them; functions and classes
-    afterwards, when nothing that tracing patches is patched any more.
+    Data are described before the code that reads them runs, since it may also write them; functions and classes
+    afterwards, when the patches of tracing have been undone.
     """
 
     def __init__(self, description: Description) -> None:
@@ -55,10 +55,10 @@ class DependencyRecorder:
         self.code: dict[Dependency, None] = {}
         self.failure: Indescribable | None = None
         self.runs_in_backward = False
-        """Whether the program has code of its own run by the backward, which is not watched."""
+        """Whether the backward runs code of the program, which is not watched."""
 
     def observe(self, executed: "Executed") -> None:
-        """Note code that is about to run."""
+        """Record code that is about to run."""
         if self.failure is not None:
             return
         if _is_library_code(executed):
@@ -82,7 +82,7 @@ class DependencyRecorder:
             describe([dependency], self._description)
 
     def finish(self) -> None:
-        """Describe what is left. Raises Indescribable if anything cannot be compared."""
+        """Describe the functions and classes. Raises Indescribable if anything cannot be compared."""
         if self.failure is not None:
             raise self.failure
         with refusing_unruly():
@@ -91,7 +91,7 @@ class DependencyRecorder:
 
 
 def is_code(value: Any) -> bool:
-    """Whether a variable is a function, a class or a module, and so nothing that code changes as it runs."""
+    """Whether a variable is a function, a class or a module, which running code does not change."""
     return isinstance(value, type | ModuleType | FunctionType | BuiltinFunctionType)
 
 
@@ -101,7 +101,7 @@ def _leaves_code_for_backward(executed: "Executed") -> bool:
 
 
 def _check_compared(executed: "Sequence[Executed]", description: Description) -> None:
-    """All code that ran must be among what was described, or have been made by other code that ran."""
+    """Check that all code that ran was described, or is nested in other code that ran."""
     compared = {id(function.__code__) for function in description.functions.values()}
     compared |= {id(inner) for each in executed for inner in _inner_most(each.code)}
     for each in executed:
@@ -112,7 +112,7 @@ def _check_compared(executed: "Sequence[Executed]", description: Description) ->
 
 
 def _words_of(code: CodeType) -> Iterator[str]:
-    """Every name and every text in a function: what it could look an attribute up by."""
+    """Every name and string constant in a function: the attribute names that it may look up."""
     yield from code.co_names
     yield from (constant for constant in code.co_consts if isinstance(constant, str))
 
@@ -124,7 +124,7 @@ def _inner_most(code: CodeType) -> Iterator[CodeType]:
 
 
 def describe(dependencies: Iterable[Dependency], description: Description) -> None:
-    """Add what the names stand for now."""
+    """Add the current values of the variables."""
     for module, name in dependencies:
         description.word(f"{module}.{name}")
         description.add(_variable(module, name))
@@ -132,7 +132,7 @@ def describe(dependencies: Iterable[Dependency], description: Description) -> No
 
 def _is_library_code(executed: "Executed") -> bool:
     module = executed.variables.get("__name__", "")
-    # The constructors of named tuples have a namespace of their own, and nothing in it. Symbols compute with sizes.
+    # Constructors of namedtuples have their own, empty namespace. Sympy computes with symbolic sizes.
     return is_trusted(module) or module.startswith(("namedtuple_", "sympy.", "mpmath."))
 
 
@@ -145,7 +145,7 @@ def _dependencies(executed: "Executed") -> Iterator[Dependency]:
     if home in variables:
         yield module, home
     elif executed.owner is not None and not is_trusted(executed.owner.__module__):
-        # Methods that were generated, as those of dataclasses are, do not know their name.
+        # Generated methods, such as those of dataclasses, do not have their qualified name.
         yield executed.owner.__module__, executed.owner.__qualname__.partition(".")[0]
     yield from _read_by(executed.code, module, variables)
 
@@ -186,7 +186,7 @@ def _global(
 def _imported(name: str, taken: Sequence[str] | None, code: CodeType) -> Iterator[Dependency]:
     """What ``from name import taken`` reads; without ``taken``, any attribute of the module that the code names."""
     if _is_absent(name.partition(".")[0]):
-        # The code ran, so it got on without.
+        # The code ran without it.
         yield name.partition(".")[0], ABSENCE
         return
     module = importlib.import_module(name)
@@ -203,7 +203,7 @@ def _is_absent(package: str) -> bool:
 
 
 def _attributes(module: ModuleType, following: Sequence[dis.Instruction], code: CodeType) -> Iterator[Dependency]:
-    """What is read of a module: the attribute that follows; if none does, any that the code names."""
+    """What is read from a module: the attribute in the next instruction; otherwise any that the code names."""
     rest = [each for each in following if each.opname != "CACHE"]
     if rest and rest[0].opname in _ATTRIBUTE_READS:
         yield from _attribute(module, rest[0].argval, rest[1:], code)
@@ -238,7 +238,7 @@ def _attribute(
 
 
 def _variable(module: str, name: str) -> Any:
-    """What a name stands for now; modules of packages in use are imported, as the traced code would have done."""
+    """The current value of a variable; modules of loaded packages are imported, as the traced code would have done."""
     if name == ABSENCE:
         return _is_absent(module)
     found = sys.modules.get(module)
@@ -247,4 +247,4 @@ def _variable(module: str, name: str) -> Any:
             found = importlib.import_module(module)
         return getattr(found, name)
     except (AttributeError, ImportError):
-        raise Indescribable(f"{module}.{name}, which is not there") from None
+        raise Indescribable(f"{module}.{name}, which does not exist") from None

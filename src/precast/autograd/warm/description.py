@@ -1,8 +1,8 @@
-"""Python objects as one hash: what code that reads them could tell apart, followed as far as references go.
+"""Hashes Python objects by everything that code could distinguish, following all references.
 
-Values count by what they are, functions by their code, classes by their bodies, other objects by their class and
-attributes. Whatever hides what it holds (open files, iterators, weak references, …) raises Indescribable: who cannot
-compare must not take two things for equal.
+Values are hashed by value, functions by their code, classes by their bodies, other objects by their class and
+attributes. Whatever hides its contents (open files, iterators, weak references, …) raises Indescribable: what cannot
+be compared must not count as equal.
 """
 
 import abc
@@ -31,7 +31,7 @@ from precast.autograd.warm.nondeterministic import is_nondeterministic_value
 from precast.cache import Indescribable
 from precast.trace.exchanged_attributes import users_attributes
 from precast.trace.executed_code import is_trusted
-from precast.trace.state.reads import UNTOLD_OF_CLASSES
+from precast.trace.state.reads import IGNORED_IN_CLASSES
 
 _PLAIN = frozenset({type(None), bool, int, str, bytes, complex, type(...), type(NotImplemented)})
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, re.Pattern)
@@ -42,7 +42,7 @@ _BUILTINS = (
     types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodWrapperType, types.MethodDescriptorType,
     types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
 )  # fmt: skip
-# Locks and loggers: neither decides what a program computes.
+# Locks and loggers do not affect what a program computes.
 _WITHOUT_MEANING = (type(threading.Lock()), type(threading.RLock()), logging.Logger, logging.LoggerAdapter)
 _MOST_WORDS = 200_000
 _DEEPEST = 100
@@ -51,7 +51,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 @contextmanager
 def refusing_unruly() -> Iterator[None]:
-    """Objects whose own code fails when they are looked at cannot be described, and that is all there is to it."""
+    """While active, errors from an object's own code (properties, ``__repr__``) become Indescribable."""
     try:
         yield
     except (
@@ -64,30 +64,30 @@ def refusing_unruly() -> Iterator[None]:
         TypeError,
         ValueError,
     ) as e:
-        raise Indescribable(f"an object that does not let itself be looked at: {type(e).__name__}: {e}") from e
+        raise Indescribable(f"an object that cannot be inspected: {type(e).__name__}: {e}") from e
 
 
 class Description:
-    """A hash of all objects added, in order; each object is described once and named by number after that."""
+    """A hash of all objects added, in order; repeated objects are hashed as a number."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
         self._words: list[str] = []
         self._numbers: dict[int, int] = {}
-        # Kept alive, so that identities stay their own.
+        # Kept alive, so that ids are not reused.
         self._kept: list[object] = []
         self._memories: dict[int, int] = {}
         self._rules: dict[type, _Rule] = {}
         self._depth, self._room = 0, _MOST_WORDS
         self.functions: dict[int, types.FunctionType] = {}
-        """Every function that was compared with all that it holds; of others only the code was."""
+        """Every function that was described with its defaults and closure; of others, only the code was."""
         self.opaque: set[str] = set()
         """Names of attributes that could not be compared."""
         self.reads_caches = False
-        """Whether a function was met that may answer from what it saw long ago."""
+        """Whether there is a function with a cache, whose result may be from an earlier environment."""
 
     def copy(self) -> "Description":
-        """Another one that knows the same; adding to one does not change the other."""
+        """An independent copy."""
         self._hash_words()
         made = Description()
         made._digest, made._numbers, made._kept = self._digest.copy(), dict(self._numbers), list(self._kept)
@@ -101,13 +101,13 @@ class Description:
         return self._digest.hexdigest()
 
     def _hash_words(self) -> None:
-        # Thousands at once: one by one would take as long as all the rest.
+        # In one batch: hashing word by word would take as long as everything else.
         self._digest.update("".join(self._words).encode(errors="surrogatepass"))
         self._room -= len(self._words)
         self._words.clear()
 
     def word(self, text: str) -> None:
-        """Add a word of the describer's own."""
+        """Add a text."""
         self._words.append(f"{len(text)}:{text}")
         if len(self._words) > self._room:
             raise Indescribable("more objects than are worth comparing")
@@ -133,9 +133,9 @@ class Description:
             self._once(value, self._object)
 
     def add_tensor(self, tensor: torch.Tensor, shape: Iterable[int | str], strides: Any) -> None:
-        """Add a tensor, which is an input of programs: not its elements, but which others it is, or shares memory with.
+        """Add a tensor, which is an input of programs: its metadata and aliasing, not its elements.
 
-        A name in the ``shape`` stands for any size; ``strides`` say how the memory is ordered.
+        A name in the ``shape`` stands for any size; ``strides`` is its strides or its memory order.
         """
         self._once(tensor, lambda tensor: self._tensor(tensor, tuple(shape), strides))
 
@@ -152,14 +152,14 @@ class Description:
             self.attributes(tensor)
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Add objects in their order, and how many they are."""
+        """Add objects in order, and their number."""
         listed = list(values)
         self.word(str(len(listed)))
         for value in listed:
             self.add(value)
 
     def attributes(self, value: Any) -> None:
-        """Add what an object's own dictionary holds, by name."""
+        """Add the attributes in an object's ``__dict__``, by name."""
         held = vars(value)
         for name in sorted(held):
             if _is_kept_hash(name, held[name]):
@@ -171,7 +171,7 @@ class Description:
     def _attribute(self, name: str, value: Any) -> None:
         kind = type(value)
         if kind in _PLAIN:
-            # By far the most.
+            # The common case.
             self.word(f".{name} {kind.__name__} {value!r}")
         else:
             self.word(f".{name}")
@@ -222,15 +222,15 @@ class Description:
             self._class(base)
         if type(kind) is not type:
             self._class(type(kind))
-        # Of torch's own classes, only what someone could have put other code into.
-        told = _CODE if is_trusted(kind.__module__) else object
+        # Of trusted classes, only functions, which may have been patched.
+        included = _CODE if is_trusted(kind.__module__) else object
         for name, value in sorted(vars(kind).items()):
-            if name not in UNTOLD_OF_CLASSES and isinstance(value, told):
+            if name not in IGNORED_IN_CLASSES and isinstance(value, included):
                 self.word(f".{name}")
                 self._member(name, value)
 
     def _member(self, name: str, value: Any) -> None:
-        """One attribute of a class; functions by their code first of all, since most of them are never called."""
+        """Add one attribute of a class; functions at least by their code, since most of them are never called."""
         if isinstance(value, staticmethod | classmethod):
             self.word(type(value).__name__)
             self._member(name, value.__func__)
@@ -245,7 +245,7 @@ class Description:
             self.opaque.add(name)
 
     def _method_function(self, function: types.FunctionType) -> None:
-        """A function's code, and what it holds if that can be compared."""
+        """Add a function's code, and its defaults and closure if they can be described."""
         self.word(f"function {function.__module__} {function.__qualname__}")
         self.word(code_digest(function.__code__).hex())
         held = (function.__defaults__, function.__kwdefaults__, *map(_contents, function.__closure__ or ()))
@@ -255,12 +255,12 @@ class Description:
             self.word("opaque function")
 
     def _tried(self, value: Any) -> bool:
-        """Add an object if it can be described; tells whether it could."""
+        """Add an object if it can be described; returns whether it could."""
         start = len(self._kept)
         try:
             self.add(value)
         except Indescribable:
-            # What was described by halves must not pass for known.
+            # Partially described objects must not count as known.
             for forgotten in self._kept[start:]:
                 del self._numbers[id(forgotten)]
                 self.functions.pop(id(forgotten), None)
@@ -341,7 +341,7 @@ class Description:
         self.word(type(value).__name__)
 
     def _text(self, value: Any) -> None:
-        """By what it prints, which must tell all and hold no address."""
+        """Add an object by its ``repr``, which must be complete and contain no address."""
         self._class(type(value))
         text = repr(value)
         if _ADDRESS.search(text):
@@ -386,12 +386,12 @@ def _refuse_nondeterministic(function: Any) -> None:
 
 
 def _is_kept_hash(name: str, value: object) -> bool:
-    """Whether an attribute keeps a hash, which is another number in each process for the same object."""
+    """Whether an attribute is a cached hash, which differs between processes for the same object."""
     return name.endswith("hash") and type(value) is int and abs(value) >= 2**32
 
 
 def _contents(cell: types.CellType) -> object:
-    """What a closure variable is bound to; nothing, for one that is not bound yet."""
+    """The value of a closure variable; None if it is unbound."""
     try:
         found: object = cell.cell_contents
     except ValueError:
@@ -400,7 +400,7 @@ def _contents(cell: types.CellType) -> object:
 
 
 def _plain_text(value: object) -> str:
-    """A member of a set, which is told from others by its text."""
+    """The text of a set's element, which identifies it."""
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, tuple):
@@ -411,7 +411,7 @@ def _plain_text(value: object) -> str:
 
 
 def _registered_with(kind: abc.ABCMeta) -> Iterator[str]:
-    """The classes that someone told an abstract class to take for its own."""
+    """The classes that are registered as virtual subclasses of an abstract class."""
     for reference in abc._get_dump(kind)[0]:  # type: ignore[attr-defined]
         registered = reference()
         if registered is not None and not is_trusted(registered.__module__):
@@ -419,12 +419,12 @@ def _registered_with(kind: abc.ABCMeta) -> Iterator[str]:
 
 
 def _layout_base(kind: type) -> type:
-    """The innermost base that is not written in Python: it may hold what attributes do not show."""
+    """The first base class that is written in C: it may have contents that attributes do not show."""
     return next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE or _is_written_in_c(base))
 
 
 def _is_written_in_c(kind: type) -> bool:
-    """Whether a class that looks like one of Python's has methods in C, and so may hold data of its own."""
+    """Whether a heap type has methods in C, and so may have hidden contents."""
     return any(type(value) in _OF_C and value.__objclass__ is kind for value in vars(kind).values())
 
 
@@ -432,7 +432,7 @@ _OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMet
 
 
 def _rule_for(kind: type) -> "_Rule":
-    """How objects of a class are described."""
+    """The rule by which objects of a class are described."""
     return _RULES.get(kind) or next(
         (rule for kinds, rule in _SUBCLASS_RULES if issubclass(kind, kinds)), Description._instance
     )

@@ -1,6 +1,6 @@
-"""What a call that was not traced may need later: gradients of gradients, and of some of its results alone.
+"""What a warm-started call may need later: higher-order gradients, and partial backwards.
 
-It is analyzed when one of them is first asked for.
+The call is analyzed when one of them is first needed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Later:
-    """A call like this one, once it is analyzed. Holds no tensor of the call: it gets those of the call that asks."""
+    """The deferred analysis of a call. Holds no tensor of it: it uses those of the call that needs the analysis."""
 
     def __init__(
         self,
@@ -48,18 +48,18 @@ class Later:
         self._partial: PartialBackwards | None = None
 
     def gradients(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Gradients of the primals that ``values`` begin with, for the tangents that follow."""
+        """The gradients of the primals; ``values`` are primals followed by tangents."""
         if self._gradients is None:
             with self._analyzed(values) as analyzed:
                 self._gradients = self._job.second_order(analyzed.flat, analyzed.facts)
         return self._gradients(values)
 
     def partial_backwards(self, training: TrainingFacts) -> PartialBackwards:
-        """Backwards for some of the results of a call that was compiled as ``training`` tells."""
+        """The partial backwards of a call that was compiled as ``training`` describes."""
 
         def make(primals: Sequence[Any], given: tuple[bool, ...]) -> PartialBackward | None:
             if self._partial is None:
-                # Seldom needed, and it brings the tracer with it.
+                # Imported here: rarely needed, and it loads the tracer.
                 from precast.autograd.variants.partial_backward import partial_backwards
 
                 with self._analyzed(primals) as analyzed:

@@ -1,4 +1,4 @@
-"""What libraries offer that is not decided by a program and its inputs: clocks, files, chance, other processes, …"""
+"""Lists library functions that do not depend only on a program and its inputs: clocks, files, random numbers, …"""
 
 from types import FunctionType
 from typing import Any
@@ -15,7 +15,7 @@ _FUNCTIONS = frozenset({
     ("torch", "initial_seed"), ("torch", "seed"),
     ("torch.cuda", "current_device"), ("torch.cuda", "device_count"), ("torch.cuda", "is_available"),
 })  # fmt: skip
-# Of these modules, only what is named here is the same in every process of one Python.
+# In these modules, only these names are the same in every process of one Python installation.
 _STEADY_PARTS = {
     "os": frozenset({"path", "fspath", "sep"}),
     "genericpath": frozenset({"commonprefix"}),
@@ -39,7 +39,7 @@ def is_nondeterministic(module: str, name: str) -> bool:
 
 
 def is_nondeterministic_value(value: Any) -> bool:
-    """The same of a function or class that was imported under whatever name."""
+    """The same for a function or class that was imported under any name."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     if not callable(value) or not isinstance(module, str):
         return False
@@ -47,6 +47,6 @@ def is_nondeterministic_value(value: Any) -> bool:
 
 
 def reads_environment(value: Any) -> bool:
-    """Whether this is one of the ways to the environment variables, which are compared."""
+    """Whether this gives access to environment variables, which are compared."""
     named = value if isinstance(value, FunctionType) else type(value)
     return (named.__module__, named.__qualname__) in _ENVIRONMENT

@@ -1,4 +1,4 @@
-"""Looks a call up among those compiled before, and keeps those that are compiled now."""
+"""Looks a call up among those stored on disk, and stores newly compiled ones."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from precast.autograd.call_parts import CallParts
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.guards.state import StateGuards
-from precast.autograd.uncaptured import NotCapturedError, told_of
+from precast.autograd.uncaptured import NotCapturedError, failure_texts
 from precast.autograd.variants.compiled import CompiledVariant
 from precast.autograd.warm.call_identity import describe_call, environment
 from precast.autograd.warm.dependencies import ENVIRONMENT, Dependency, DependencyRecorder, describe
@@ -30,14 +30,14 @@ from precast.cache import Indescribable, Store, content_key, open_store
 from precast.errors import CaptureError, PrecastError
 from precast.graph.compilation import Compilation
 from precast.options import as_options
-from precast.trace.state.reads import Reads, Variable
+from precast.trace.state.reads import MODULES, Reads, Variable
 
 if TYPE_CHECKING:
     from precast.trace.executed_code import ExecutedCode
 
 KIND = "calls"
 _MOST_ALIKE = 8
-"""How many calls that look alike before they are traced are kept: what they do may depend on sizes that are symbols."""
+"""How many calls with the same identity are stored: they may differ in guards on symbolic sizes."""
 _NAME_SETS = ("functions", "opened", "appended")
 
 _UNCAPTURED = "uncaptured"
@@ -46,10 +46,10 @@ _log = logging.getLogger("precast.autograd")
 
 
 class WarmStart:
-    """One call that is looked for on disk, and kept there once it is compiled.
+    """One call that is looked up on disk, and stored there once it is compiled.
 
-    Made by ``warm_start``. ``restore`` comes first; while the call is traced, ``watching`` notes what it depends on;
-    then ``keep``.
+    Made by ``warm_start``. First comes ``restore``; if that fails, the call is traced under ``watching``, which records
+    its dependencies; then ``keep``.
     """
 
     def __init__(
@@ -75,10 +75,11 @@ class WarmStart:
         *,
         may_break: bool,
     ) -> CompiledVariant | None:
-        """The call as it was compiled before, if all that it depended on is now as it was then.
+        """The stored variant of the call, if its dependencies are unchanged.
 
-        Of several that were compiled for calls that look alike, the one for sizes as those of ``values``. Raises
-        ``NotCapturedError`` if the call could not be captured, and ``may_break``: if it may run in pieces.
+        Of several for calls with the same identity, the one whose size guards hold for ``values``. Raises
+        ``NotCapturedError`` if the call is stored as impossible to capture, provided that graph breaks are allowed
+        (``may_break``).
         """
         for number in range(_MOST_ALIKE):
             self._key = content_key([self._description.hexdigest(), str(number)])
@@ -110,7 +111,7 @@ class WarmStart:
         compilation: Compilation,
         later: Callable[[StateGuards], Later],
     ) -> CompiledVariant | None:
-        """The stored variant; None if it is for other sizes."""
+        """Rebuild the stored variant; None if it is for other sizes."""
         data = content["variant"]
         variant = variant_of(data, values, FoundState(self._function, _reads(content["reads"])))
         if variant is None or not variant.fits_inputs(values):
@@ -120,7 +121,7 @@ class WarmStart:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While active, what the program depends on is noted."""
+        """While active, record what the program depends on."""
         from precast.trace.executed_code import noted_code
 
         self._recorder = DependencyRecorder(self._description)
@@ -128,7 +129,7 @@ class WarmStart:
             yield
 
     def keep(self, variant: CompiledVariant, parts: CallParts | None) -> None:
-        """Keep the compiled call, if it can be found again with certainty."""
+        """Store the compiled call, if its identity and dependencies can be described."""
         assert self._recorder is not None, "the call was watched"
         assert self._executed is not None, "the call was watched"
         try:
@@ -146,18 +147,18 @@ class WarmStart:
         self._put_when_complete(content, parts.graphs)
 
     def keep_uncaptured(self, error: Exception) -> None:
-        """Keep that the call could not be captured: it then runs in pieces without being traced again."""
+        """Store that the call could not be captured: later processes run it in pieces without tracing it."""
         assert self._recorder is not None, "the call was watched"
         try:
             content = self._dependencies(self._recorder)
         except Indescribable as reason:
             _log.info(_IMPOSSIBLE, reason)
             return
-        content[_UNCAPTURED] = told_of(error)
+        content[_UNCAPTURED] = failure_texts(error)
         self._store.put(KIND, self._key, json.dumps(content).encode())
 
     def _dependencies(self, recorder: DependencyRecorder) -> dict[str, Any]:
-        """The names of all that the trace depended on, and a hash of what they stand for. Raises Indescribable."""
+        """The names of everything that the trace depended on, and a hash of their values. Raises Indescribable."""
         recorder.finish()
         code = list(recorder.code)
         if self._description.reads_caches and ENVIRONMENT not in code:
@@ -167,7 +168,7 @@ class WarmStart:
         return {"data": list(recorder.data), "code": code, "digest": self._description.hexdigest()}
 
     def _put_when_complete(self, content: dict[str, Any], graphs: Mapping[str, CompiledFunction]) -> None:
-        """Store the call when all of its graphs can be."""
+        """Store the call once all of its graphs are complete."""
         compilers, store, key, remaining = self._compilers, self._store, self._key, len(graphs)
 
         def put() -> None:
@@ -202,20 +203,28 @@ def _describe_all(content: Mapping[str, Any], description: Description) -> None:
 
 def _reads_data(reads: Reads) -> dict[str, Any]:
     variables = [(module, name) for _, module, name in reads.variables]
+    unbound = [(module, name) for _, module, name in reads.unbound]
     data = {name: sorted(getattr(reads, name)) for name in _NAME_SETS}
-    return data | {"names": None if reads.names is None else sorted(reads.names), "variables": variables}
+    names = None if reads.names is None else sorted(reads.names)
+    return data | {"names": names, "variables": variables, "unbound": unbound}
 
 
 def _reads(data: Mapping[str, Any]) -> Reads:
     names = None if data["names"] is None else frozenset(data["names"])
-    variables: list[Variable] = []
-    for module, name in data["variables"]:
-        namespace = vars(sys.modules[module]) if module in sys.modules else {}
-        if name not in namespace:
-            raise Indescribable(f"{module}.{name}, which is not there")
-        variables.append((namespace, module, name))
+    variables, unbound = list(map(_variable, data["variables"])), list(map(_variable, data["unbound"]))
+    for found, is_bound in ((variables, True), (unbound, False)):
+        for namespace, module, name in found:
+            if (name in namespace) is not is_bound:
+                raise Indescribable(f"{module}.{name}, which is {'not ' if is_bound else ''}there")
     functions, opened, appended = (frozenset(data[name]) for name in _NAME_SETS)
-    return Reads(names, tuple(variables), functions, opened, appended)
+    return Reads(names, tuple(variables), functions, opened, appended, tuple(unbound))
+
+
+def _variable(dependency: Sequence[str]) -> Variable:
+    module, name = dependency
+    if module == MODULES:
+        return sys.modules, module, name
+    return vars(sys.modules[module]) if module in sys.modules else {}, module, name
 
 
 def _describe_environment(description: Description) -> None:
@@ -231,9 +240,9 @@ def warm_start(
     symbols: Mapping[tuple[int, int], str],
     numbers: Collection[int] = (),
 ) -> WarmStart | None:
-    """The way to start without a trace; None where compilers cannot, or where the call cannot be told from others.
+    """The warm start for a call; None if the compilers do not support it, or the call cannot be described.
 
-    Of the values, sizes that are ``symbols`` may be others; those at the positions ``numbers`` stand for Python's.
+    Sizes that are ``symbols`` may differ; values at the positions ``numbers`` stand for Python numbers.
     """
     able = compilers_by_kind(compilers)
     if able is None:

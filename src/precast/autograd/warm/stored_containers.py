@@ -1,7 +1,7 @@
-"""The containers that a function returns or leaves in Python's state, as data.
+"""The containers that a function returns or leaves in Python state, as data.
 
-What a container class is made of is told by torch's registry of containers. A class that enters itself there when it
-is first used may not have done so yet, so the function that makes it is kept by its name.
+Containers are pytree nodes. A class may not have been registered with torch's pytree yet when its containers are
+rebuilt, so the unflatten function is stored by its name.
 """
 
 import sys
@@ -17,7 +17,7 @@ from precast.artifact.trees import class_name
 from precast.cache import Indescribable
 from precast.errors import ExportError
 from precast.graph.constants import torch_codec
-from precast.graph.opened_objects import Held
+from precast.graph.opened_objects import Held, unflatten_node
 from precast.trace.capture.argument_containers import ArgumentContainer
 
 Build = Callable[[Iterator[Any]], Any]
@@ -29,14 +29,14 @@ def tree_data(tree: pytree.TreeSpec) -> Any:
     if tree.is_leaf():
         return None
     return {
-        "make": _function_data(pytree.SUPPORTED_NODES[tree.type].unflatten_fn, tree.type),
+        "make": _function_data(unflatten_node(tree.type), tree.type),
         "context": constant_data(tree.context),
         "children": [tree_data(child) for child in tree.children()],
     }
 
 
 def tree_builder(data: Any) -> Build:
-    """A function that builds the containers again around their leaves."""
+    """A function that rebuilds the containers around their leaves."""
     if data is None:
         return next
     make, context = _function(data["make"]), constant_of(data["context"])
@@ -58,7 +58,7 @@ _BUILT_IN = {"tuple": tuple, "list": list, "dict": dict}
 
 def _function(data: Any) -> Callable[[Sequence[Any], Any], Any]:
     if "type" in data:
-        return pytree.SUPPORTED_NODES[_BUILT_IN[data["type"]]].unflatten_fn
+        return unflatten_node(_BUILT_IN[data["type"]])
     if "partial" in data:
         return partial(_named(data["partial"]), *constant_of(data["args"]), **constant_of(data["keywords"]))
     found: Callable[[Sequence[Any], Any], Any] = _named(data["function"])
@@ -78,7 +78,7 @@ def _named(name: str) -> Any:
     for part in path.split("."):
         found = getattr(found, part, None)
     if found is None:
-        raise Indescribable(f"{name}, which is not there")
+        raise Indescribable(f"{name}, which does not exist")
     return found
 
 
@@ -96,13 +96,13 @@ def constant_data(value: Any) -> Any:
     try:
         return _CONSTANTS.write(value, _refuse_subclass)
     except ExportError as problem:
-        raise Indescribable(f"a container that knows of something else: {problem.args[0].partition('.')[0]}") from None
+        raise Indescribable(f"a container with an unsupported context: {problem.args[0].partition('.')[0]}") from None
 
 
 def _refuse_subclass(value: object) -> None:
-    """What a class makes of a number or a container would be lost."""
+    """Refuse subclasses of plain types: they would be stored as the plain type."""
     if isinstance(value, _BASES) and type(value) not in _PLAIN:
-        raise Indescribable(f"a container that knows of a {type(value).__name__}")
+        raise Indescribable(f"a container whose context has a {type(value).__name__}")
 
 
 constant_of = _CONSTANTS.read

@@ -1,7 +1,7 @@
-"""Where a call reads tensors of Python's state, and what it adds there, as data.
+"""Stores where a call reads tensors in Python state, and what it adds there, as data.
 
-Places and holders are told by their number in a walk over that state, and by their path: where state is described as
-equal, a walk meets them in the same order. What is not found where it was is not found at all.
+Places and holders are identified by their number in a walk over that state, and by their path: if two states have
+equal descriptions, a walk visits them in the same order. If the number and the path do not match, the lookup fails.
 """
 
 from collections.abc import Sequence
@@ -19,37 +19,37 @@ from precast.trace.state.reachable import ReachableState
 if TYPE_CHECKING:
     from precast.trace.state.snapshot import Write, Writes
 
-Told = tuple[int, str]
+Located = tuple[int, str]
 """A number and a path."""
 
 
-def captured_data(captured: Readings, state: ReachableState) -> list[Told]:
-    """Where captured tensors are read. Raises Indescribable."""
-    return [_told_tensor(tensor, state) for tensor in captured.read()]
+def captured_data(captured: Readings, state: ReachableState) -> list[Located]:
+    """The places where captured tensors are read. Raises Indescribable."""
+    return [_located_tensor(tensor, state) for tensor in captured.read()]
 
 
-def captured_of(data: Sequence[Told], state: ReachableState) -> Readings:
-    """The readings again. Raises Indescribable."""
-    return Readings([_home(told, state) for told in data]) if data else NOWHERE
+def captured_of(data: Sequence[Located], state: ReachableState) -> Readings:
+    """Rebuild the readings. Raises Indescribable."""
+    return Readings([_home(located, state) for located in data]) if data else NOWHERE
 
 
-def _told_tensor(tensor: Any, state: ReachableState) -> Told:
+def _located_tensor(tensor: Any, state: ReachableState) -> Located:
     for number, (identity, homes) in enumerate(state.tensors.items()):
         if identity == id(tensor):
             return number, homes[0].path
     raise Indescribable("a tensor that is kept nowhere")
 
 
-def _home(told: Told, state: ReachableState) -> Place:
-    number, path = told
+def _home(located: Located, state: ReachableState) -> Place:
+    number, path = located
     homes = list(state.tensors.values())[number] if number < len(state.tensors) else []
     if not homes or homes[0].path != path:
-        raise Indescribable(f"a tensor in {path}, which is not there")
+        raise Indescribable(f"a tensor in {path}, which does not exist")
     return homes[0]
 
 
 def writes_data(writes: "Writes", state: ReachableState) -> dict[str, Any]:
-    """What a call adds to containers in ``state``. Raises Indescribable for all else that it writes."""
+    """What a call adds to containers in ``state``. Raises Indescribable for any other write."""
     assert writes.tree is not None, "something was written"
     data = tree_data(writes.tree)
     if writes.shared or _tree(data) != writes.tree:
@@ -58,8 +58,8 @@ def writes_data(writes: "Writes", state: ReachableState) -> dict[str, Any]:
 
 
 def writes_of(data: dict[str, Any], state: ReachableState) -> "Writes":
-    """The writes again. Raises Indescribable."""
-    # It comes with the tracer, which calls without writes start without.
+    """Rebuild the writes. Raises Indescribable."""
+    # Imported here: it loads the tracer, which calls without writes do not need.
     from precast.trace.state.snapshot import Write, Writes
 
     writes = [
@@ -80,16 +80,16 @@ def _write_data(write: "Write", state: ReachableState) -> dict[str, Any]:
     raise Indescribable(f"what the program writes into {write.path}")
 
 
-def _sized(told: Told, state: ReachableState) -> Sized:
-    number, path = told
+def _sized(located: Located, state: ReachableState) -> Sized:
+    number, path = located
     if number >= len(state.sized) or state.sized[number].path != path:
-        raise Indescribable(f"{path}, which is not there")
+        raise Indescribable(f"{path}, which does not exist")
     return state.sized[number]
 
 
 def _key_data(key: Any, state: ReachableState) -> dict[str, Any]:
     if isinstance(key, torch.Tensor):
-        return {"tensor": _told_tensor(key, state)}
+        return {"tensor": _located_tensor(key, state)}
     return {"constant": constant_data(key)}
 
 

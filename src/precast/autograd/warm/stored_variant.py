@@ -1,7 +1,7 @@
-"""A compiled variant as data, and made of data again.
+"""Converts a compiled variant to data and back.
 
-Kept are calls over plain tensors, whose effects are updates of inputs' data, and whose compilers can
-restore what they made without the graph.
+Supports calls over plain tensors whose only effects are updates of inputs' data, and whose compilers can restore
+their results without the graph.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ def compilers_by_kind(compilers: CompilersInUse) -> dict[str, Compiler] | None:
 
 
 class FoundState:
-    """Python's state as a call of a function finds it: what its code ``read``, and ``all`` that it could write."""
+    """Python state as a call of a function finds it: what its code ``read``, and ``all`` that it could write."""
 
     def __init__(self, function: Callable[..., Any], reads: Reads) -> None:
         self._function = function
@@ -49,7 +49,7 @@ class FoundState:
 
 
 def variant_data(variant: CompiledVariant, parts: CallParts, state: FoundState) -> dict[str, Any]:
-    """The variant without its graphs as plain data. Raises Indescribable where it is more than that."""
+    """The variant without its graphs as plain data. Raises Indescribable if it is not supported."""
     if (
         parts.regenerate is not None
         or parts.views
@@ -73,13 +73,15 @@ def variant_data(variant: CompiledVariant, parts: CallParts, state: FoundState) 
         "reads_grad_mode": parts.reads_grad_mode,
         "outside_autograd": parts.outside_autograd,
         "updates": [_update_data(update) for update in parts.updates],
+        "starting": parts.starting,
+        "stopping": parts.stopping,
     }
 
 
 def variant_of(data: Mapping[str, Any], values: Sequence[Any], state: FoundState) -> CompiledVariant | None:
-    """The variant again, without what it calls; None if it is for other sizes or kinds of tensors than these.
+    """Rebuild the variant, without its call; None if it is for other sizes or kinds of tensors than these.
 
-    Raises Indescribable where something is not there any more.
+    Raises Indescribable if something that it refers to no longer exists.
     """
     sizes = size_check(data)
     if sizes is not None and not sizes.holds(values):
@@ -106,7 +108,7 @@ def variant_of(data: Mapping[str, Any], values: Sequence[Any], state: FoundState
 def call_of(
     data: Mapping[str, Any], compilers: Mapping[str, Compiler], compilation: Compilation, later: Later
 ) -> FlatCall:
-    """What a stored variant calls. Raises Indescribable, or a compiler's PrecastError."""
+    """Rebuild the call of a stored variant. Raises Indescribable, or a compiler's PrecastError."""
     training = None if data["training"] is None else _training(data["training"])
     parts = CallParts(
         {kind: compilers[kind].restore_alone(graph.encode()) for kind, graph in data["graphs"].items()},
@@ -114,16 +116,18 @@ def call_of(
         reads_grad_mode=data["reads_grad_mode"],
         outside_autograd=data["outside_autograd"],
         updates=_updates(data["updates"]) if data["updates"] else (),
+        starting=tuple(data["starting"]),
+        stopping=tuple(data["stopping"]),
         partial=None if training is None else later.partial_backwards(training),
     )
     return parts.assemble(compilation, later.gradients if parts.training else None)
 
 
 def size_check(data: Mapping[str, Any]) -> "SizeCheck | None":
-    """The check of a stored variant's sizes; None if they are all fixed."""
+    """The size guards of a stored variant; None if all sizes are static."""
     if data["sizes"] is None:
         return None
-    # Symbols take longer to load than a start without them takes.
+    # Imported here: loading sympy takes longer than a warm start without it.
     from precast.autograd.guards.sizes import SizeCheck
 
     return SizeCheck.of_data(data["sizes"])
@@ -134,7 +138,7 @@ def _training(data: Mapping[str, Any]) -> TrainingFacts:
 
 
 def graph_data(graph: CompiledFunction, compiler: Compiler) -> str:
-    """One of the graphs. Raises Indescribable."""
+    """One of the graphs as text. Raises Indescribable."""
     data = compiler.store_alone(graph)
     if data is None:
         raise Indescribable("a graph that its compiler cannot restore alone")

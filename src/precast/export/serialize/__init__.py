@@ -1,1 +1,1 @@
-"""Exported programs as JSON and back: each file knows one kind of thing, in both directions."""
+"""Exported programs as JSON: each module serializes and deserializes one kind of thing."""

@@ -1,4 +1,4 @@
-"""A whole exported program as one JSON document and a set of storages, and back."""
+"""A whole exported program as one JSON document and a set of storages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from precast.export.serialize.signatures import (
     module_call_to_json,
     signature_from_json,
     signature_to_json,
+    with_kinds_of_numbers,
 )
 from precast.export.serialize.symbols import sizes_from_json, sizes_to_json
 from precast.export.serialize.tensors import load_tensors, store_tensors
@@ -39,14 +40,14 @@ DEFAULT_OPSET = {"aten": 1}
 
 @dataclass(frozen=True)
 class Document:
-    """The content of ``program.json``, and the storages that it refers to by member."""
+    """The content of ``program.json``, and the storages that it refers to, by member."""
 
     content: dict[str, Json]
     members: dict[str, dict[str, Weight]]
 
 
 def to_document(exported: ExportedProgram, *, opset: Mapping[str, int] | None = None) -> Document:
-    """Everything about a program, as data."""
+    """Serialize a whole program."""
     program, origin = exported.program, exported.origin
     examples = _example_leaves(origin)
     stored = store_tensors(
@@ -83,13 +84,13 @@ def to_document(exported: ExportedProgram, *, opset: Mapping[str, int] | None = 
 
 
 def _float_symbols(program: Program) -> list[str]:
-    """The symbols of floats that only running gives."""
+    """The symbols of data-dependent floats."""
     values = [value for _, value in values_of(program.module) if isinstance(value, torch.SymFloat | torch.SymBool)]
     return sorted({str(s) for value in values for s in value.node.expr.free_symbols if not s.is_integer})
 
 
 def _hints(program: Program) -> dict[str, int]:
-    """The example size of every symbol that stands for a size of an input."""
+    """The example value of every symbol that is a size of an input."""
     values = (node.meta.get("val") for node in program.graph.nodes)
     mode = next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
     if mode is None or mode.shape_env is None:
@@ -118,13 +119,14 @@ def _examples_to_json(origin: Origin, leaves: list[Any] | None) -> Json:
 
 
 def from_document(content: Any, members: Mapping[str, Mapping[str, Weight]]) -> ExportedProgram:
-    """The program again, over the memory of the storages. ``content`` has the shape of the schema."""
+    """Restore the program, over the memory of the storages. ``content`` matches the schema."""
     sizes = sizes_from_json(content)
     signature = signature_from_json(content["signature"])
     tensors = load_tensors(content["tensors"], {name: members.get(name, {}) for name in schema.TENSOR_MEMBERS})
     reader = GraphReader(sizes, content["stacks"], module_records(content["modules"], content["call_numbers"]))
     with sizes.fakes.mode, sizes.shape_env.suppress_guards(), sizes.fakes.unrecorded():
         module = reader.read(content["graph"])
+    signature = with_kinds_of_numbers(signature, {node.name: node.meta.get("val") for node in module.graph.nodes})
     aliases = tuple((checked_path(alias), checked_path(name)) for alias, name in content["aliases"])
     state = tensors[schema.STATE] | tensors[schema.CONSTANTS]
     program = Program(

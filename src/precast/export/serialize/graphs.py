@@ -1,8 +1,8 @@
-"""Graphs as JSON. Names, lines and modules that many nodes share are written once, in tables.
+"""Graphs as JSON. Names, lines and modules that many nodes share are stored once, in tables.
 
-A node is ``[name, target, args, kwargs, value, stack, modules]``; what is empty at its end is left out.
+A node is ``[name, target, args, kwargs, value, stack, modules]``; empty elements at the end are omitted.
 
-The traced values of nodes as JSON: dtype, sizes, strides and device of tensors; expressions of symbolic numbers.
+The traced values of nodes are stored as dtype, sizes, strides and device of tensors; expressions of symbolic numbers.
 """
 
 import re
@@ -27,7 +27,7 @@ MAX_RANK = 64
 
 
 def value_to_json(value: object) -> Json:
-    """A tensor as ``[dtype, shape, strides]`` with device and requires_grad where they are not the usual ones."""
+    """A tensor as ``[dtype, shape, strides]``, with device and requires_grad if they are not the defaults."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             raise ExportError(
@@ -58,11 +58,11 @@ def _tensor_to_json(spec: TensorSpec) -> Json:
 
 
 def value_from_json(content: Json, sizes: LoadedSizes, depth: int = 0) -> Any:
-    """A fake value like the traced one. Must run under the fake mode of ``sizes``."""
+    """A fake value equal to the traced one. Must run under the fake mode of ``sizes``."""
     if isinstance(content, list):
         return _tensor_from_json(content, sizes)
     if not isinstance(content, dict) or len(content) != 1 or depth > 10:
-        raise damaged("the value of a node is not as it should be", f"it is {str(content)[:80]}")
+        raise damaged("the value of a node is malformed", f"it is {str(content)[:80]}")
     ((kind, inside),) = content.items()
     if kind in ("SymInt", "SymFloat", "SymBool"):
         return sizes.number(kind, inside)
@@ -77,12 +77,12 @@ def value_from_json(content: Json, sizes: LoadedSizes, depth: int = 0) -> Any:
 def _tensor_from_json(content: list[Json], sizes: LoadedSizes) -> torch.Tensor:
     dtype, shape, strides, *rest = content if len(content) >= 3 else [None, None, None]
     if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(strides, list) or len(rest) > 2:
-        raise damaged("the value of a node is not as it should be", f"it is {str(content)[:80]}")
+        raise damaged("the value of a node is malformed", f"it is {str(content)[:80]}")
     if len(shape) != len(strides) or len(shape) > MAX_RANK:
-        raise damaged("the value of a node is not as it should be", "it has other strides than sizes")
+        raise damaged("the value of a node is malformed", "it has other strides than sizes")
     numbers = [size for size in (*shape, *strides) if isinstance(size, int)]
     if any(number < 0 or number >= 2**48 for number in numbers):
-        raise damaged("the value of a node is not as it should be", f"its sizes are {str(shape)[:80]}")
+        raise damaged("the value of a node is malformed", f"its sizes are {str(shape)[:80]}")
     requires_grad = bool(rest and rest[0])
     device = constant_from_json({"device": rest[1] if len(rest) > 1 else "cpu"})
     made = torch.empty_strided(
@@ -117,7 +117,7 @@ class Tables:
 
 
 def graph_to_json(module: fx.GraphModule, tables: Tables) -> Json:
-    """The graph and the graphs of its control flow."""
+    """The graph and its subgraphs of control flow."""
     graph = module.graph
     subgraphs = {name: child for name, child in module.named_children() if isinstance(child, fx.GraphModule)}
     return {
@@ -131,7 +131,7 @@ def graph_to_json(module: fx.GraphModule, tables: Tables) -> Json:
 def _node_to_json(node: fx.Node, tables: Tables) -> Json:
     if node.op == "get_attr":
         return [node.name, {"graph": str(node.target)}]
-    assert node.op == "call_function", f"verified: {node.op} is no part of an exported program"
+    assert node.op == "call_function", f"verified: {node.op} cannot occur in an exported program"
     modules = node.meta.get("nn_module_stack") or {}
     kwargs: Json = {key: _argument(value) for key, value in node.kwargs.items()}
     return _trimmed(
@@ -154,7 +154,7 @@ def module_record(key: str, path: str, kind: str) -> str:
 
 
 def modules_to_json(table: Table) -> dict[str, Json]:
-    """The paths and classes of submodules, and for which time each was called: older readers have no use for that."""
+    """The paths and classes of submodules, and the number of each call, which older readers ignore."""
     records = [text.rpartition("\0") for text in table.rows]
     return {"modules": [names for names, _, _ in records], "call_numbers": [int(number) for _, _, number in records]}
 
@@ -177,7 +177,7 @@ def _trimmed(record: list[Json]) -> list[Json]:
 class GraphReader:
     """Builds graphs over the tables and symbols of one file. Must run under the fake mode of ``sizes``.
 
-    Graphs that ``may_write`` call operators that write to their inputs, until they are made functional.
+    Graphs that ``may_write`` call operators that write to their inputs, until they are functionalized.
     """
 
     sizes: LoadedSizes
@@ -196,7 +196,7 @@ class GraphReader:
         nodes: dict[str, fx.Node] = {}
         for record in content["inputs"]:
             name, value = (*record, None)[:2]
-            # Named as well: by its target alone fx would call `__or__` otherwise.
+            # Passed explicitly: fx would derive a name from the target, e.g. `__or__`.
             node = graph.create_node("placeholder", _identifier(name), name=name)
             self._add(nodes, name, node, value)
         for record in content["nodes"]:
@@ -236,16 +236,16 @@ class GraphReader:
 
 
 def module_records(texts: Sequence[str], numbers: Sequence[int] = ()) -> list[tuple[str, str, str]]:
-    """The key, the path and the class of every call of a submodule in a table."""
+    """The key, path and class of every call of a submodule in a table."""
     if numbers and len(numbers) != len(texts):
-        raise damaged("the calls of submodules are not as they should be", f"{len(numbers)} for {len(texts)}")
+        raise damaged("the calls of submodules are malformed", f"{len(numbers)} for {len(texts)}")
     return [_module_call_of(text, number) for text, number in zip(texts, numbers or [0] * len(texts), strict=True)]
 
 
 def _module_call_of(text: str, number: int) -> tuple[str, str, str]:
     path, parted, kind = text.partition("\0")
     if not parted:
-        raise damaged("a record of a submodule is not as it should be", f"it is {text[:80]!r}")
+        raise damaged("a record of a submodule is malformed", f"it is {text[:80]!r}")
     again = f"@{number}" if number else ""
     return f"L__self__{checked_path(path)}{again}", path, checked_path(kind)
 

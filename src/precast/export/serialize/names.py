@@ -1,14 +1,11 @@
-"""What nodes call, by name: operators of the libraries that are loaded, and a fixed list of plain functions.
+"""Names of call targets: operators of the loaded libraries, and a fixed list of plain functions.
 
-Dotted names of state and submodules, as a file may give them.
+Also checks dotted names of state and submodules in files. GraphModule writes such names into Python source, between
+double quotes: a name that could end the quotes is refused. No file that Precast wrote has any.
 
-GraphModule writes such names into Python source, between double quotes: a name that could end the quotes is refused.
-No file that was written here has any: see ``attribute_names``.
-
-Dotted names of state and submodules as attributes of generated modules, and in files.
-
-GraphModule writes such names into Python source: a word of Python, a quote or a line break in one would not be a name
-there any more. People may name submodules so all the same: ``class`` becomes ``class_``, and ``a"b`` ``a_x22_b``.
+For the same reason ``attribute_paths`` renames state and submodules in generated modules: a Python keyword, a quote or
+a line break would not be a valid name in the source. Users may have such names: ``class`` becomes ``class_``, and
+``a"b`` becomes ``a_x22_b``.
 """
 
 import hashlib
@@ -62,7 +59,7 @@ def target_to_json(target: Any) -> str:
 
 
 def target_from_json(name: str, *, may_write: bool = False) -> Callable[..., Any]:
-    """What the name stands for in this process; ``may_write``: also an operator that writes to its input."""
+    """The operator or function of this name; with ``may_write``, possibly one that writes to its input."""
     if name in _PLAIN:
         return _PLAIN[name]
     if name.startswith("higher_order."):
@@ -73,7 +70,7 @@ def target_from_json(name: str, *, may_write: bool = False) -> Callable[..., Any
         return found
     match = _OPERATOR.fullmatch(name)
     if match is None:
-        raise damaged(f"the program calls {name[:100]!r}", "that is no name of an operator")
+        raise damaged(f"the program calls {name[:100]!r}", "that is not the name of an operator")
     namespace, packet, overload = match.groups()
     written = packet.removesuffix("_") if may_write and namespace == "aten" else packet
     if not may_be_called_by_files(namespace, packet) and not may_be_called_by_files(namespace, written):
@@ -87,7 +84,7 @@ def target_from_json(name: str, *, may_write: bool = False) -> Callable[..., Any
             fix="import the library that registers the operator before loading, or install the torch of the file",
         ) from problem
     if not isinstance(operator_found, torch._ops.OpOverload):
-        raise damaged(f"the program calls {name!r}", "that is no operator")
+        raise damaged(f"the program calls {name!r}", "that is not an operator")
     if is_of_numbers_alone(operator_found):
         raise damaged(f"the program calls {name!r}", "it might reach beyond the program's own tensors")
     return operator_found
@@ -99,7 +96,7 @@ _KEPT = 900
 
 
 def writable_path(path: str) -> str:
-    """The name as it stands in a file: with none of the characters that readers refuse, and not too long."""
+    """The name as stored in a file: shortened, and without the characters that readers refuse."""
     safe = _UNSAFE.sub(lambda found: f"_x{ord(found[0]):02x}_", path)
     if len(safe) <= _LONGEST:
         return safe
@@ -107,7 +104,7 @@ def writable_path(path: str) -> str:
 
 
 def attribute_paths(paths: Iterable[str]) -> Callable[[str], str] | None:
-    """How to rename these paths, and those that begin like them, so that each is one attribute; None: not at all."""
+    """How to rename these paths, and those below them, so that each is a valid attribute; None if all are."""
     taken = {atom for path in paths for atom in path.split(".")}
     renamed: dict[str, str] = {}
     for atom in sorted(taken):
@@ -127,7 +124,7 @@ _SAFE = re.compile(r"""[^"\\\x00-\x1f\x7f]{0,4096}""")
 
 
 def checked_path(path: Any) -> str:
-    """The name, if it is one."""
+    """The name, if it is valid."""
     if not isinstance(path, str) or not _SAFE.fullmatch(path):
         raise damaged(
             f"{str(path)[:80]!r} cannot name state or a submodule",
@@ -137,10 +134,10 @@ def checked_path(path: Any) -> str:
 
 
 def checked_optional_path(path: Any) -> str | None:
-    """The name, or nothing where there is none."""
+    """The name, or None."""
     return None if path is None else checked_path(path)
 
 
 def writable_optional_path(path: str | None) -> str | None:
-    """The name as it stands in a file, or nothing where there is none."""
+    """The name as stored in a file, or None."""
     return None if path is None else writable_path(path)

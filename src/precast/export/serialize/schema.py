@@ -1,11 +1,11 @@
-"""The shape of ``program.json``, and the numbers of its versions.
+"""The schema of ``program.json``, and its version numbers.
 
 Version log
 -----------
 1.0 (2026-11): the first.
-1.1 (2026-11): call_numbers, for which time each of the modules was called; float_symbols, numbers that are data.
+1.1 (2026-11): call_numbers, the number of each module's call; float_symbols, data-dependent floats.
 
-A reader of version 1.x reads every 1.y: minor versions add what older readers may leave out. Another major version is
+A reader of version 1.x reads every 1.y: minor versions add only what older readers may ignore. Another major version is
 refused.
 """
 
@@ -78,6 +78,6 @@ _PROGRAM: dict[str, Shape] = {
 }
 PROGRAM_SHAPE: Shape = _PROGRAM
 PROGRAM_KEYS = frozenset(_PROGRAM)
-"""What a reader of this version reads; later minor versions may have more."""
+"""The keys that a reader of this version reads; later minor versions may have more."""
 ADDED: dict[str, list[Json]] = {"call_numbers": [], "float_symbols": []}
-"""What earlier minor versions do not have, and what stands for it."""
+"""Keys that earlier minor versions lack, and their defaults."""

@@ -1,4 +1,4 @@
-"""The description of the file format, written from the tables that loading checks with.
+"""The description of the file format, generated from the tables that loading validates with.
 
 Run ``python -m precast.export.serialize.schema_document`` to print it.
 """
@@ -28,7 +28,7 @@ A file is a zip whose members are stored uncompressed, each at a multiple of 64 
 | `extra_files/…` | texts, UTF-8 |
 
 Members of tensors are left out when empty. A storage that one dense tensor covers has that tensor's dtype and shape;
-any other is stored as integers of the widest size that divides it. `tensors` in `program.json` says what lies where.
+any other is stored as integers of the widest size that divides it. `tensors` in `program.json` locates each tensor.
 """
 
 _GRAPH = """## Graphs

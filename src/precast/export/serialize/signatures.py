@@ -1,5 +1,7 @@
 """Signatures and module calls as JSON."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from precast.artifact.schema import Json, damaged
@@ -16,9 +18,12 @@ from precast.graph.signature import (
     OutputKind,
     OutputSpec,
     Signature,
+    SymBoolArgument,
+    SymFloatArgument,
     SymIntArgument,
     TensorArgument,
     TokenArgument,
+    value_argument,
 )
 
 _ARGUMENTS: dict[str, Any] = {
@@ -27,6 +32,8 @@ _ARGUMENTS: dict[str, Any] = {
     "token": TokenArgument,
 }
 _NAMES = {kind: name for name, kind in _ARGUMENTS.items()}
+# In files, the value determines which kind of number it is.
+_NAMES |= dict.fromkeys((SymFloatArgument, SymBoolArgument), "sym_int")
 
 
 def signature_to_json(signature: Signature) -> Json:
@@ -50,6 +57,16 @@ def signature_from_json(content: Any) -> Signature:
         in_tree=tree_from_json(content["in_tree"]),
         out_tree=tree_from_json(content["out_tree"]),
     )
+
+
+def with_kinds_of_numbers(signature: Signature, values: Mapping[str, object]) -> Signature:
+    """The signature from a file, which calls every number an integer, corrected by the values in the graph."""
+
+    def told(spec: Any) -> Any:
+        is_number = isinstance(spec.arg, SymIntArgument) and spec.arg.name in values
+        return replace(spec, arg=value_argument(spec.arg.name, values[spec.arg.name])) if is_number else spec
+
+    return signature.replace(inputs=tuple(map(told, signature.inputs)), outputs=tuple(map(told, signature.outputs)))
 
 
 def _input(kind: str, argument: Any, target: str | None, persistent: bool | None) -> InputSpec:

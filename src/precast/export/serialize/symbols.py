@@ -1,7 +1,7 @@
-"""Size symbols as JSON, and fake values over them again.
+"""Size symbols as JSON, and fake values over the restored symbols.
 
-Symbols are declared anew under the sources that they came from, in the same order; expressions name them as the file
-does. So a file that another version of torch names symbols differently for still means the same.
+Symbols are redeclared under their original sources, in the same order; expressions use the file's names. So a file
+remains valid if another version of torch names symbols differently.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def sizes_to_json(sizes: SymbolicSizes, hints: dict[str, int]) -> dict[str, Json
     symbols: list[Json] = [
         {**symbol_to_json(symbol), "example": hints.get(str(symbol.symbol.name))} for symbol in sizes.symbols
     ]
-    # A guard on a size that turned out to be another is told in terms of that other, too.
+    # A guard on a symbol that was replaced by another is expressed in terms of that one, too.
     declared = {symbol.symbol for symbol in sizes.symbols}
     kept = [guard for guard in sizes.guards if guard.condition.free_symbols <= declared]
     guards: list[Json] = [{"condition": expression_to_json(guard.condition), "at": guard.at} for guard in kept]
@@ -41,7 +41,7 @@ def symbol_to_json(symbol: SizeSymbol) -> dict[str, Json]:
 
 @dataclass(frozen=True)
 class LoadedSizes:
-    """The file's symbols in a new shape environment, and the means to make fake values over them."""
+    """The file's symbols in a new shape environment, and methods to make fake values over them."""
 
     fakes: FakeInputs
     sizes: SymbolicSizes
@@ -110,7 +110,7 @@ def sizes_from_json(content: Any) -> LoadedSizes:
 
 def _range(content: list[Any]) -> tuple[int, int | None]:
     if len(content) != 2 or not isinstance(content[0], int) or (content[1] is not None and content[1] < content[0]):
-        raise damaged("the range of a size is not as it should be", f"it is {content}")
+        raise damaged("the range of a size is malformed", f"it is {content}")
     return content[0], content[1]
 
 
@@ -119,7 +119,7 @@ def _unbacked_floats(fakes: FakeInputs, names: Sequence[str]) -> dict[str, sympy
     assert shape_env is not None, "our fake modes have a shape environment"
     last = max((int(name.removeprefix("zuf")) for name in names), default=-1)
     if last >= MAX_UNBACKED:
-        raise damaged("a number has a strange name", f"it is {names[-1]}")
+        raise damaged("a number has an invalid name", f"it is {names[-1]}")
     with fakes.unrecorded():
         made = {str(number.node.expr): number.node.expr for number in _floats(shape_env, last + 1)}
     return {name: made[name] for name in names}
@@ -130,7 +130,7 @@ def _floats(shape_env: ShapeEnv, count: int) -> list[torch.SymFloat]:
 
 
 def _unbacked_symbols(fakes: FakeInputs, records: list[Any]) -> dict[str, sympy.Symbol]:
-    """Symbols for values that only running gives, under the numbers that they had."""
+    """Unbacked symbols, with the numbers that they had."""
     shape_env = fakes.mode.shape_env
     assert shape_env is not None, "our fake modes have a shape environment"
     symbols: dict[str, sympy.Symbol] = {}
@@ -145,5 +145,5 @@ def _unbacked_symbols(fakes: FakeInputs, records: list[Any]) -> dict[str, sympy.
             if len(symbols) == len(wanted):
                 return symbols
     if wanted:
-        raise damaged("a size has a strange name", f"these are unknown: {sorted(set(wanted) - set(symbols))[:3]}")
+        raise damaged("a size has an invalid name", f"these are unknown: {sorted(set(wanted) - set(symbols))[:3]}")
     return symbols

@@ -1,6 +1,6 @@
 """State, constants and example inputs as storages in safetensors members, and a table of tensors over them.
 
-Tensors that share memory share a storage, so aliases stay aliases and everything is written once. A storage that one
+Tensors that share memory share a storage, so aliases are preserved and everything is written once. A storage that one
 dense tensor covers is stored under that tensor's dtype and shape, so that other tools can read it; any other as bytes.
 """
 
@@ -20,19 +20,19 @@ from precast.export.serialize.constants import constant_from_json
 from precast.graph.tensor_spec import dtype_name
 
 NO_STORAGE = ""
-"""Where tensors on the meta device have their values."""
+"""The placeholder for the storage of a tensor on the meta device."""
 
 
 @dataclass(frozen=True)
 class StoredTensors:
-    """What goes into a file: members by name, each with its storages, and the table of tensors."""
+    """Tensors to write: members by name, each with its storages, and the table of tensors."""
 
     members: dict[str, dict[str, Weight]]
     table: dict[str, Json]
 
 
 def store_tensors(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> StoredTensors:
-    """Sort tensors by the storage they live in. ``groups`` are members; names are ``member/name`` in the table."""
+    """Group tensors by storage. ``groups`` are members; names are ``member/name`` in the table."""
     placed: dict[int, list[tuple[str, str, torch.Tensor]]] = {}
     table: dict[str, Json] = {}
     for member, tensors in groups.items():
@@ -41,6 +41,7 @@ def store_tensors(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> StoredTen
             if tensor.device.type == "meta":
                 table[f"{member}/{name}"] = _record(tensor, tensor, NO_STORAGE, 0)
                 continue
+            tensor = _negated(tensor) if tensor.is_neg() else tensor
             placed.setdefault(_storage_id(tensor), []).append((member, name, tensor))
     members: dict[str, dict[str, Weight]] = {member: {} for member in groups}
     for sharing in placed.values():
@@ -50,7 +51,7 @@ def store_tensors(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> StoredTen
         kept = tensor.detach().contiguous() if compact else tensor
         members[member][first] = _dense_weight(kept) if alone or compact else _bytes_weight(kept)
         for home, name, each in sharing:
-            # What is compact begins where its storage does, wherever the tensor began.
+            # A compact storage begins at the tensor, whatever its storage offset was.
             start = 0 if compact else int(each.storage_offset())
             table[f"{home}/{name}"] = _record(kept if compact else each, each, f"{member}/{first}", start)
     return StoredTensors(members, table)
@@ -59,7 +60,7 @@ def store_tensors(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> StoredTen
 def _check(name: str, tensor: torch.Tensor) -> None:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         raise ExportError(
-            f"{name} is a {type(tensor).__name__} with layout {tensor.layout}.",
+            f"{name} is of type {type(tensor).__name__} with layout {tensor.layout}.",
             why="a program's file holds plain strided tensors",
             fix="Convert it to a plain dense tensor before exporting.",
         )
@@ -69,6 +70,19 @@ def _check(name: str, tensor: torch.Tensor) -> None:
             why="a program's file holds the values of plain tensors",
             fix="Dequantize it before saving.",
         )
+
+
+def _negated(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of a tensor that torch negates lazily, in memory of its own, with the same strides."""
+    values = tensor.detach()
+    if 0 in tensor.stride():
+        plain = values.resolve_neg()
+    else:
+        plain = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        plain.copy_(values)
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(plain, tensor.requires_grad)
+    return plain.requires_grad_(tensor.requires_grad)
 
 
 def _storage_id(tensor: torch.Tensor) -> int:
@@ -82,8 +96,8 @@ def _covers_storage(tensor: torch.Tensor) -> bool:
 
 
 def _needs_whole_storage(tensor: torch.Tensor) -> bool:
-    """Whether strides must be kept: they are part of what the graph was traced for."""
-    return not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg()
+    """Whether strides must be preserved: the graph was traced for them."""
+    return not tensor.is_contiguous() or tensor.is_conj()
 
 
 def _dense_weight(tensor: torch.Tensor) -> Weight:
@@ -93,13 +107,13 @@ def _dense_weight(tensor: torch.Tensor) -> Weight:
 
 
 def weight_of(tensor: torch.Tensor) -> Weight:
-    """The tensor's own memory, as its bits."""
+    """The tensor's own memory, reinterpreted as bits."""
     bits = tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor
     return Weight(dtype_name(tensor.dtype), bits.numpy())
 
 
 def _bytes_weight(tensor: torch.Tensor) -> Weight:
-    """The whole storage, in the widest integers that it is a multiple of, so that it comes to lie aligned."""
+    """The whole storage, as the widest integers that divide it, so that it is aligned."""
     storage = tensor.detach().untyped_storage().cpu()
     width = next(width for width in (torch.int64, torch.int32, torch.int16, torch.uint8) if _fits(storage, width))
     if not storage.nbytes():
@@ -129,7 +143,7 @@ def _record(layout: torch.Tensor, tensor: torch.Tensor, storage: str, start: int
 def load_tensors(
     table: Mapping[str, Any], members: Mapping[str, Mapping[str, Weight]]
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """The tensors by member and name, over the storages' memory; every layout is checked against it first."""
+    """The tensors by member and name, over the storages' memory; every layout is validated first."""
     storages: dict[str, torch.UntypedStorage] = {}
     made: dict[tuple[Any, ...], torch.Tensor] = {}
     loaded: dict[str, dict[str, torch.Tensor]] = {member: {} for member in members}
@@ -161,13 +175,13 @@ def _described(path: str, record: Mapping[str, Any], dtype: Any) -> torch.Tensor
             return torch.nn.Parameter(tensor, requires_grad=record["requires_grad"])
         return tensor.requires_grad_(record["requires_grad"])
     except (RuntimeError, TypeError) as problem:
-        raise damaged(f"the tensor {path!r} is not as it should be", str(problem)) from problem
+        raise damaged(f"the tensor {path!r} is malformed", str(problem)) from problem
 
 
 def _find(members: Mapping[str, Mapping[str, Weight]], path: str) -> Weight:
     member, _, name = path.partition("/")
     if member not in members or name not in members[member]:
-        raise damaged(f"a tensor lies in {path!r}", "the file holds no such storage")
+        raise damaged(f"a tensor is stored in {path!r}", "the file holds no such storage")
     return members[member][name]
 
 

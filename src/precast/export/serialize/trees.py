@@ -1,7 +1,7 @@
 """Trees of arguments and results as JSON: ``({"a": *},)`` ↔ ``["tuple", [], [["dict", ["a"], ["*"]]]]``.
 
-Classes are named, never imported: one that the loading process does not know is an error, except for named tuples,
-which are made again from their fields.
+Classes are named, never imported: one that is unknown in the loading process is an error, except for named tuples,
+which are recreated from their fields.
 """
 
 from collections import defaultdict, deque, namedtuple
@@ -24,7 +24,7 @@ from precast.artifact.trees import (
 )
 from precast.errors import ArtifactError, ExportError
 from precast.export.serialize.constants import CONSTANTS, constant_from_json, constant_to_json
-from precast.graph.opened_objects import Held, Opened, child_keys, is_container_class
+from precast.graph.opened_objects import ITEMS, Held, Opened, child_keys, is_container_class
 
 _NAMES = {kind: name for name, kind in (SEQUENCES | MAPPINGS).items() if kind is not defaultdict}
 
@@ -32,8 +32,8 @@ _NAMES = {kind: name for name, kind in (SEQUENCES | MAPPINGS).items() if kind is
 def tree_to_json(tree: pytree.TreeSpec, *, with_fields: bool = False) -> Json:
     """A leaf is ``"*"``; a node is its kind, its context, and its children.
 
-    ``with_fields`` adds what classes call their children, so that it can be told without the class; opened objects are
-    told by their own class then.
+    ``with_fields`` adds the classes' names for their children, so that it can be described without the class; flattened
+    objects are named by their own class then.
     """
     if tree.is_leaf():
         return "*"
@@ -45,6 +45,12 @@ def tree_to_json(tree: pytree.TreeSpec, *, with_fields: bool = False) -> Json:
         return ["defaultdict", [_factory_name(factory), constant_to_json(keys)], children]
     if tree.type is namedtuple:
         return ["namedtuple", [class_name(tree.context), list(tree.context._fields)], children]
+    if tree.type is Opened and ITEMS in tree.context[1]:
+        raise ExportError(
+            f"A container of the class {class_name(tree.context[0])} cannot be saved.",
+            why="it is a dict, list or tuple of a class of its own, and files hold plain ones",
+            fix="Pass and return a plain one, or register the class with torch.utils._pytree.register_pytree_node.",
+        )
     context, fields = _context_to_json(tree), _fields(tree)
     if not with_fields:
         return ["class", [class_name(tree.type), context], children]
@@ -62,12 +68,12 @@ def _factory_name(factory: Any) -> Json:
 
 
 def _held_classes(held: Sequence[Held]) -> Json:
-    """The classes that an object holds besides its parts, by attribute; nothing else can be in a file."""
+    """The classes that an object's attributes refer to, by attribute; nothing else can be stored."""
     return {name: class_name(value) for each in held for name, value in each.attributes.items()}
 
 
 def _fields(tree: pytree.TreeSpec) -> Json:
-    """What the class calls its children, if it says so."""
+    """The class's names for its children, if it has any."""
     keys = [getattr(key, "name", getattr(key, "key", None)) for key in child_keys(tree)]
     return constant_to_json(keys) if all(isinstance(key, str) for key in keys) else []
 
@@ -78,13 +84,13 @@ def _context_to_json(tree: pytree.TreeSpec) -> Json:
     except ExportError as problem:
         raise ExportError(
             f"The tree node {class_name(tree.type)} cannot be saved.",
-            why="what it keeps besides its children is no plain value",
+            why="its context is not a plain value",
             fix="Register it with a context of plain values, for example with torch.utils._pytree.register_dataclass.",
         ) from problem
 
 
 def _as_constant(context: Any) -> Any:
-    """Contexts name classes now and then, as transformers' do: these are saved by name."""
+    """Contexts may refer to classes, as those of transformers do: these are stored by name."""
     if isinstance(context, type):
         return {"__class__": class_name(context)}
     if isinstance(context, Held):
@@ -95,7 +101,7 @@ def _as_constant(context: Any) -> Any:
 
 
 def tree_from_json(content: Json) -> pytree.TreeSpec:
-    """The tree again, over the classes that this process has registered."""
+    """Restore the tree, over the classes registered in this process."""
     return _spec(read_tree(content, CONSTANTS))
 
 
@@ -104,12 +110,12 @@ def _spec(tree: Tree) -> pytree.TreeSpec:
         return pytree.treespec_leaf()
     kind, context = _node(tree)
     if kind is Opened and len(context[1]) != len(tree.children):
-        raise damaged("a tree of arguments is not as it should be", "an object has other attributes than values")
+        raise damaged("a tree of arguments is malformed", "an object has other attributes than values")
     return pytree.TreeSpec(kind, context, [_spec(child) for child in tree.children])
 
 
 def _node(tree: Tree) -> tuple[Any, Any]:
-    """What torch's pytree calls the container, and what it keeps besides the children."""
+    """The container's type in torch's pytree, and its context."""
     keys = list(tree.keys)
     match tree.kind:
         case "tuple" | "list":
@@ -132,12 +138,12 @@ def _node(tree: Tree) -> tuple[Any, Any]:
 
 
 def _checked_attributes(context: Any) -> Any:
-    """What an object keeps besides its children: its class, the names of its attributes, and what others hold."""
+    """The context of a flattened object: its class, the names of its attributes, and attributes that are no values."""
     kind, names, *others = context if isinstance(context, list | tuple) and len(context) in (2, 3) else (None, ())
     is_sound = isinstance(kind, type) and isinstance(names, list | tuple) and all(isinstance(h, Held) for h in others)
     known = [*names, *(name for each in others for name in each.attributes)] if is_sound else [None]
     if not all(map(is_attribute_name, known)) or len(set(known)) < len(known):
-        raise damaged("a tree of arguments is not as it should be", "the attributes of an object are no names")
+        raise damaged("a tree of arguments is malformed", "the attributes of an object are not names")
     return context
 
 
@@ -148,14 +154,14 @@ def _namedtuple_class(name: str, fields: list[str]) -> Any:
     try:
         return namedtuple(name.rpartition(".")[2].rpartition(":")[2], fields)
     except ValueError as problem:
-        raise damaged(f"the named tuple {name!r} is not as it should be", str(problem)) from problem
+        raise damaged(f"the named tuple {name!r} is malformed", str(problem)) from problem
 
 
 def _registered_class(name: str) -> Any:
     found = registered_class(name)
     if found is None:
         raise ArtifactError(
-            f"the program takes or gives a {name!r}, which is not registered here",
+            f"the program takes or returns a {name!r}, which is not registered here",
             why="a file names classes; loading it never imports code",
             fix="import the module that registers the class with torch.utils._pytree before loading",
         )
@@ -163,11 +169,11 @@ def _registered_class(name: str) -> Any:
 
 
 def _class_to_open(name: str) -> Any:
-    """A class whose objects are made of their attributes: caches and records, and no other that a file might name."""
+    """A class whose objects are flattened into attributes: caches and records, but no other that a file might name."""
     found = find_class(name)
     if not isinstance(found, type) or not is_container_class(found):
         raise ArtifactError(
-            f"the program takes or gives a {name!r}, which is not known here",
+            f"the program takes or returns a {name!r}, which is not known here",
             why="a file names classes; loading it never imports code",
             fix="import the module of the class before loading",
         )

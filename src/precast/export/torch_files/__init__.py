@@ -1,1 +1,1 @@
-"""Programs of PyTorch's own exporter: as objects of a running process, and as the files that it writes."""
+"""Converts programs of PyTorch's own exporter: live objects, and the files that it writes."""

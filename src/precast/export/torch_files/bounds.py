@@ -1,4 +1,4 @@
-"""A limit to what running a graph on fake tensors may take: a file that was made to could keep it busy for ever."""
+"""Limits the work of running a graph on fake tensors: a malicious file could keep it busy forever."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from precast.artifact.schema import damaged
 
 MAX_PARTS = 100_000
-"""How many tensors one operator may return."""
+"""The maximal number of tensors that an operator may return."""
 CALLS_AT_LEAST, CALLS_FOR_EACH_NODE = 20_000, 1000
 
 
 class Bounded(TorchDispatchMode):
-    """While active, operators are counted, and those that return many tensors refused."""
+    """While active, counts operators, and refuses those that return too many tensors."""
 
     supports_higher_order_operators = True
 
@@ -40,7 +40,7 @@ def _returns_lists(func: Any) -> bool:
 
 
 def _largest_number(arguments: Any) -> int:
-    """The largest size or number among the arguments: no operator returns more tensors than that."""
+    """The largest size or number among the arguments, an upper bound of the number of tensors an operator returns."""
     leaves = pytree.tree_leaves(arguments)
     sizes = [size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape]
     return max((number for number in (*sizes, *leaves) if type(number) is int), default=0)

@@ -1,4 +1,4 @@
-"""PyTorch's ``ExportedProgram`` objects as programs of ours, without importing the exporter that made them."""
+"""Converts PyTorch's ``ExportedProgram`` objects, without importing the exporter that made them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -27,31 +27,34 @@ from precast.graph.signature import (
     OutputKind,
     OutputSpec,
     Signature,
+    SymBoolArgument,
+    SymFloatArgument,
     SymIntArgument,
     TensorArgument,
 )
 from precast.graph.verifier import is_operator
 
 _PARTS = ("graph_module", "graph_signature", "state_dict", "constants", "range_constraints", "module_call_graph")
+_NUMBERS: dict[str, Any] = {kind.__name__: kind for kind in (SymIntArgument, SymFloatArgument, SymBoolArgument)}
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def is_torch_program(value: object) -> bool:
-    """Whether this is an ``ExportedProgram`` of PyTorch's, told by its class and its parts: no module has them."""
+    """Whether this is PyTorch's ``ExportedProgram``, recognized by its class and attributes, which no module has."""
     is_named = type(value).__name__ == "ExportedProgram" and not isinstance(value, ExportedProgram)
     return is_named and all(hasattr(value, part) for part in _PARTS)
 
 
 def is_program(value: object) -> bool:
-    """Whether this is an exported program, one of ours or one of PyTorch's: what ``from_torch`` takes."""
+    """Whether this is an exported program, ours or PyTorch's: what ``from_torch`` accepts."""
     return isinstance(value, ExportedProgram) or is_torch_program(value)
 
 
 def from_torch(program: Any) -> ExportedProgram:
-    """PyTorch's exported program as one of ours, over the same tensors; one of ours as it is.
+    """Convert a program of PyTorch's exporter, sharing its tensors; a Precast program is returned unchanged.
 
-    It runs once more on fake tensors: what it writes into its inputs and buffers is in the signature afterwards. What
-    it takes for true of its sizes is checked at each call, as before.
+    The program runs once more on fake tensors, so that updates of inputs and buffers become part of the signature. Its
+    conditions on sizes are checked at each call, as before.
 
     >>> import torch.export  # doctest: +SKIP
     >>> from_torch(torch.export.export(torch.nn.ReLU(), (torch.ones(2),))).graph_signature.user_inputs  # doctest: +SKIP
@@ -61,7 +64,7 @@ def from_torch(program: Any) -> ExportedProgram:
         return program
     if not is_torch_program(program):
         raise InputTypeError(
-            f"from_torch() was given a {type(program).__name__}.",
+            f"from_torch() was given an object of type {type(program).__name__}.",
             why="it converts what PyTorch's exporter returns",
             fix="Pass that object, or export the module with precast.export.",
         )
@@ -70,7 +73,7 @@ def from_torch(program: Any) -> ExportedProgram:
     names = _argument_names(program, signature)
     sizes = _declared_sizes(program, signature, names)
     module = _with_values(program.graph_module, sizes)
-    # fx gives other names than Python's own: ``input`` is ``input_1``.
+    # fx renames what clashes with Python's builtins: ``input`` is ``input_1``.
     names_now = (node.name for node in placeholders_of(module.graph))
     signature = _renamed_inputs(signature, dict(zip((s.arg.name for s in signature.inputs), names_now, strict=True)))
     tensors = {**program.constants, **program.state_dict}
@@ -97,7 +100,7 @@ def _check_nodes(module: fx.GraphModule) -> None:
                 )
             if node.op == "call_function" and not is_operator(node.target):
                 raise ExportError(
-                    f"The program calls {node.target}, which is no operator.",
+                    f"The program calls {node.target}, which is not an operator.",
                     why="parts of vmap and the like are left in PyTorch's programs for training",
                     fix="Convert the program after program.run_decompositions().",
                 )
@@ -120,26 +123,27 @@ def _argument(argument: Any) -> ArgumentSpec:
     match type(argument).__name__:
         case "TensorArgument":
             return TensorArgument(argument.name)
-        case "SymIntArgument" | "SymFloatArgument" | "SymBoolArgument":
-            return SymIntArgument(argument.name)
+        case "SymIntArgument" | "SymFloatArgument" | "SymBoolArgument" as kind:
+            made: ArgumentSpec = _NUMBERS[kind](argument.name)
+            return made
         case "ConstantArgument":
             return ConstantArgument(argument.name, argument.value)
     raise ExportError(
         f"The program has {argument.name}, a {type(argument).__name__}.",
-        why="script objects and effect tokens of other exporters cannot be taken over",
+        why="script objects and effect tokens of other exporters cannot be converted",
         fix="Export the module with precast.export instead.",
     )
 
 
 def _argument_names(program: Any, signature: Signature) -> tuple[str, ...]:
-    """The names of positional arguments, then of keywords; those of ``*args`` are numbered."""
+    """The names of positional arguments, then of keywords; the elements of ``*args`` are numbered."""
     positional, named = signature.in_tree.children()
     kept = [entry.signature for entry in program.module_call_graph if not entry.fqn and entry.signature is not None]
     return argument_names(kept[0].forward_arg_names if kept else None, positional.num_children, named.context)
 
 
 def argument_names(known: Sequence[str] | None, positional: int, keywords: Sequence[str]) -> tuple[str, ...]:
-    """As many names as there are arguments; where too few are known, the last one is that of ``*args``."""
+    """One name per argument; if too few are known, the last one is that of ``*args``."""
     names = list(known or ())[: len(known or ()) - len(keywords)]
     if len(names) < positional:
         rest = names.pop() if names else "args"
@@ -174,7 +178,7 @@ def _declared_sizes(program: Any, signature: Signature, names: Sequence[str]) ->
 
 
 def size_record(symbol: str, place: str, bounds: Sequence[int | None], example: int) -> Json:
-    """A size that is known by the place where it is first seen, ``x.shape[0]``."""
+    """A size that is named after the place where it first occurs, ``x.shape[0]``."""
     name = "".join(letter if letter.isalnum() else "_" for letter in place).strip("_")
     return {"symbol": symbol, "name": name, "seen_at": place, "range": list(bounds), "example": example}
 
@@ -198,7 +202,7 @@ def _bound(bound: Any, otherwise: int | None) -> int | None:
 
 
 def _with_values(module: fx.GraphModule, sizes: LoadedSizes) -> fx.GraphModule:
-    """A copy of the graph over fake inputs of ours, under names that fx would give."""
+    """A copy of the graph over fake inputs of ours, with names that fx allows."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:
@@ -220,7 +224,7 @@ def _module_stack(node: fx.Node) -> dict[str, tuple[str, str]]:
 
 
 def _renamed_inputs(signature: Signature, names: Mapping[str, str]) -> Signature:
-    """The signature with other names for the inputs, also where outputs update them."""
+    """The signature with renamed inputs, including in outputs that update them."""
     inputs = [InputSpec(spec.kind, _named(spec.arg, names), spec.target, spec.persistent) for spec in signature.inputs]
     outputs = [
         OutputSpec(spec.kind, _named(spec.arg, names), names.get(str(spec.target), spec.target))

@@ -1,4 +1,4 @@
-"""Reads the archives that PyTorch's exporter writes: a program as JSON, tensors as bytes. Pickle is never read.
+"""Reads the archives that PyTorch's exporter writes: a program as JSON, tensors as bytes. Pickles are never read.
 
 ::
 
@@ -47,7 +47,7 @@ _OBJECT = MapOf(Text(r"(?s).{0,5000}"), ANYTHING, 10_000_000)
 
 @dataclass(frozen=True)
 class TorchFile:
-    """An opened archive of PyTorch's: nothing of the program is read yet."""
+    """An open archive of PyTorch's exporter, whose program is not yet read."""
 
     root: str
     members: Mapping[str, memoryview]
@@ -82,10 +82,10 @@ class TorchFile:
                 if name.startswith(folder)
             }
         except UnicodeDecodeError as problem:
-            raise damaged("an extra file is no text", str(problem)) from problem
+            raise damaged("an extra file is not text", str(problem)) from problem
 
     def program(self) -> ExportedProgram:
-        """The program over the file's memory."""
+        """Load the program, over the file's memory."""
         module = self.content["graph_module"]
         translator = SignatureTranslator(module)
         tables = Tables()
@@ -122,7 +122,7 @@ class TorchFile:
         return exported
 
     def _symbols(self, values: Mapping[str, Any]) -> Iterator[Json]:
-        """The sizes of inputs that may change, each where it is first seen."""
+        """The dynamic sizes of inputs, each at its first occurrence."""
         ranges = self.content.get("range_constraints") or {}
         examples = dict(_examples(self.content["graph_module"]["graph"]))
         seen: set[str] = set()
@@ -204,7 +204,7 @@ def _tensor_record(storage: str, record: Any) -> Json:
 
 
 def _examples(graph: Any) -> Iterator[tuple[str, int]]:
-    """The example of every symbol that stands alone somewhere."""
+    """The example value of every symbol that occurs alone."""
     metas = [size for meta in graph["tensor_values"].values() for size in meta["sizes"]]
     for size in (*metas, *graph["sym_int_values"].values()):
         expression = size.get("as_expr")
@@ -221,7 +221,7 @@ def _symbols_in(content: Json) -> set[str]:
 
 
 def _check_targets(exported: ExportedProgram) -> None:
-    """What came of running the file's graph calls nothing that files may not."""
+    """Check that the retraced graph calls only operators that files may call."""
     for _, graph in graphs_of(exported.graph_module):
         for node in graph.nodes:
             if node.op == "call_function":

@@ -1,4 +1,4 @@
-"""What PyTorch's programs take for true of their inputs: texts such as ``L['x'].size()[0] % 2 == 0``."""
+"""Reads the guards of PyTorch's programs: texts such as ``L['x'].size()[0] % 2 == 0``."""
 
 import ast
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ def guard_conditions(
 
 
 class _Inputs:
-    """Finds the sizes that texts read off arguments by name."""
+    """Looks up sizes of arguments that guards refer to by name."""
 
     def __init__(self, names: Sequence[str], in_tree: pytree.TreeSpec, values: Sequence[Json]) -> None:
         args, kwargs = pytree.tree_unflatten(list(values), in_tree)
         self._arguments: dict[str, Any] = dict(zip(names, (*args, *kwargs.values()), strict=True))
-        # Texts number what came by ``*args``; its elements are arguments of their own here.
+        # Guards number the elements of ``*args``, which are separate arguments here.
         for name in names:
             stem, _, number = name.rpartition("_")
             if number.isdigit() and stem not in names:
@@ -54,7 +54,7 @@ class _Inputs:
         raise _unreadable(node)
 
     def _value(self, node: ast.expr) -> Any:
-        """What is at a place such as ``L['d']['a'][0]``."""
+        """The value of an expression such as ``L['d']['a'][0]``."""
         match node:
             case ast.Subscript(value=ast.Name(id="L"), slice=ast.Constant(value=str() as name)):
                 if name in self._arguments:

@@ -1,4 +1,4 @@
-"""Graphs of PyTorch's files in the form that ours have. Only the inputs carry values: the graph is run once more.
+"""Translates graphs of PyTorch's files to our form. Only inputs carry values: the graph is retraced afterwards.
 
 Before: ``{"target": "torch.ops.aten.topk.default", "inputs": […], "outputs": [{"as_tensor": {"name": "getitem"}}, …]}``
 After:  ``["topk", "aten.topk.default", ["x", 2]]`` and ``["getitem", "operator.getitem", ["topk", 0]]``
@@ -29,7 +29,7 @@ _KEYWORD = 2
 
 
 def union(content: Any) -> tuple[str, Any]:
-    """The tag and the content of a value that is one of several kinds."""
+    """The tag and the content of a tagged union."""
     if not isinstance(content, dict) or len(content) != 1:
         raise damaged("a value is not of one kind", f"it is {brief(content)}")
     ((tag, inside),) = content.items()
@@ -37,7 +37,7 @@ def union(content: Any) -> tuple[str, Any]:
 
 
 def known(table: Mapping[int, str], number: Any, what: str) -> str:
-    """What a number stands for."""
+    """The name of an enumeration's number."""
     if not isinstance(number, int) or number not in table:
         raise damaged(f"the {what} {brief(number)} is unknown", "no such number is known")
     return table[number]
@@ -50,7 +50,7 @@ def integer(content: Any) -> Json:
         return inside
     if tag == "as_expr":
         return expression_from_text(inside["expr_str"])
-    raise damaged("a size is not as it should be", f"it is {brief(content)}")
+    raise damaged("a size is malformed", f"it is {brief(content)}")
 
 
 def device(content: Any) -> str:
@@ -59,7 +59,7 @@ def device(content: Any) -> str:
 
 
 def tensor_value(meta: Any) -> Json:
-    """The value of a tensor as our files describe it."""
+    """The value of a tensor in the form of our files."""
     if meta["layout"] != _STRIDED:
         raise ArtifactError(
             f"the program has a tensor of the layout {_LAYOUTS.get(meta['layout'], meta['layout'])}",
@@ -71,7 +71,7 @@ def tensor_value(meta: Any) -> Json:
 
 
 def name_of(content: Any) -> str:
-    """The name of a value that is told by name."""
+    """The name of a value that is referred to by name."""
     tag, inside = union(content)
     name = inside.get("name" if tag == "as_tensor" else "as_name") if tag in _NAMED else None
     if not isinstance(name, str):
@@ -80,7 +80,7 @@ def name_of(content: Any) -> str:
 
 
 def number(content: Any) -> Json:
-    """A float, which may be none that JSON has."""
+    """A float, possibly one that JSON cannot represent."""
     return {"float": _FLOATS[content]} if isinstance(content, str) and content in _FLOATS else content
 
 
@@ -112,7 +112,7 @@ class GraphTranslator:
         }
 
     def _named(self, name: str) -> str:
-        """A name that fx takes as it is, for a new node."""
+        """A name for a new node that fx accepts unchanged."""
         if name in self.names:
             raise damaged(f"two nodes are called {name[:80]!r}", "names of nodes must differ")
         self.names[name] = self._fresh.create_name(name, None)
@@ -149,7 +149,7 @@ class GraphTranslator:
             self._items(node, name, union(outputs[0])[1] if kinds == ["as_tensors"] else outputs)
 
     def _items(self, node: Any, whole: str, values: Any) -> None:
-        """A node for every part that has a name."""
+        """A node for every named item of a result."""
         for position, value in enumerate(values):
             tag, inside = ("as_tensor", value) if "name" in value else union(value)
             if tag in _NAMED:
@@ -234,7 +234,7 @@ class GraphTranslator:
         return self.names[name]
 
     def _subgraph(self, name: str, content: Any) -> Json:
-        """The node that reads a graph of control flow; several may run the same."""
+        """The node that reads a subgraph of control flow; several operators may run the same one."""
         inner = GraphTranslator(content, self._tables, {}, self._depth + 1).translated()
         if name in self._subgraphs and self._subgraphs[name] != inner:
             raise damaged(f"two graphs are called {name[:80]!r}", "names of graphs must differ")
@@ -246,7 +246,7 @@ class GraphTranslator:
 
 
 def target(name: Any) -> str:
-    """``torch.ops.aten.add.Tensor`` as ``aten.add.Tensor``; the functions of Python by their own names."""
+    """``torch.ops.aten.add.Tensor`` as ``aten.add.Tensor``; Python's functions by their own names."""
     if not isinstance(name, str):
         raise damaged("a node calls something that has no name", f"it is {brief(name)}")
     return name.removeprefix("_") if name.startswith("_operator.") else name.removeprefix("torch.ops.")

@@ -1,6 +1,6 @@
-"""A graph of PyTorch's exporter as a program of ours: run once more on our fake tensors, so that it is functional.
+"""Retraces a graph of PyTorch's exporter on our fake tensors, which functionalizes it.
 
-Before: ``add_ = add_(b_count, 1); return (relu,)``, as PyTorch's programs for training are
+Before: ``add_ = add_(b_count, 1); return (relu,)``, as in PyTorch's programs for training
 After:  ``add = add(b_count, 1); return (add, relu)`` with ``BUFFER_MUTATION count``
 """
 
@@ -39,7 +39,7 @@ def retraced(
     origin: Origin,
     dialect: Dialect,
 ) -> ExportedProgram:
-    """The program; the placeholders of ``module`` carry fake values, other nodes need none."""
+    """The retraced program; the placeholders of ``module`` carry fake values, other nodes need none."""
     program = Program(module, signature, dict(state), sizes)
     requiring_grad = _detached_inputs(program)
     is_before_autograd = dialect is Dialect.TRAINING
@@ -54,7 +54,7 @@ def retraced(
 
 
 def _with_values(program: Program, *, pre_dispatch: bool) -> Program:
-    """The program, run once: its nodes carry values of ours."""
+    """The program, retraced once, so that its nodes carry our values."""
     mode = fake_mode_of(program)
     with tracing_session():
         with mode:
@@ -65,7 +65,7 @@ def _with_values(program: Program, *, pre_dispatch: bool) -> Program:
 
 
 def _detached_inputs(program: Program) -> list[str]:
-    """Note the inputs without gradients, as tracing wants them; returns the names of those of users that had them."""
+    """Mark the inputs as not requiring grad, as tracing expects; returns the names of user inputs that did."""
     names = []
     for node, spec in zip(program.placeholders, program.signature.inputs, strict=True):
         value = value_of(node)
@@ -76,7 +76,7 @@ def _detached_inputs(program: Program) -> list[str]:
 
 
 def _with_updates(program: Program, boundary: BoundaryFacts, updates: Sequence[object]) -> BoundaryFacts:
-    """The facts of a graph that returned updated values already: these results are no outputs of callers."""
+    """The boundary facts of a graph that already returned updated values: these results are not user outputs."""
     targets = [spec.target for spec in program.signature.outputs[: len(updates)]]
     names = [spec.arg.name if spec.kind is InputKind.USER_INPUT else spec.target for spec in program.signature.inputs]
     inputs = [

@@ -1,4 +1,4 @@
-"""Signatures, trees and calls of submodules of PyTorch's files in the form that ours have."""
+"""Translates signatures, trees and module calls of PyTorch's files to our form."""
 
 import json
 from collections import OrderedDict, defaultdict, deque, namedtuple
@@ -33,7 +33,7 @@ _CONSTANTS = ("as_none", "as_int", "as_float", "as_string", "as_bool")
 
 
 class SignatureTranslator:
-    """What a file says of the inputs and outputs of its graph module."""
+    """Describes the inputs and outputs of a file's graph module."""
 
     def __init__(self, module: Any) -> None:
         self._inputs, self._outputs = (module["signature"][part] for part in ("input_specs", "output_specs"))
@@ -41,7 +41,7 @@ class SignatureTranslator:
         self._fields = module.get("treespec_namedtuple_fields") or {}
         whole = [entry["signature"] for entry in self._calls if entry["fqn"] == "" and entry["signature"]]
         if not whole:
-            raise damaged("the program has no call of its whole", "it tells the trees of arguments and results")
+            raise damaged("the program has no call of its whole", "it contains the trees of arguments and results")
         self._whole = whole[0]
 
     @property
@@ -56,7 +56,7 @@ class SignatureTranslator:
         return None if names is None else [str(name) for name in names]
 
     def translated(self, names: Mapping[str, str]) -> Json:
-        """The signature by the names that nodes have now."""
+        """The signature with the current names of nodes."""
         return {
             "inputs": [self._input(spec, names) for spec in self._inputs],
             "outputs": [self._output(i, spec, names) for i, spec in enumerate(self._outputs)],
@@ -65,7 +65,7 @@ class SignatureTranslator:
         }
 
     def module_calls(self, names: Mapping[str, str]) -> list[Json]:
-        """Every submodule, with the signature of its call where it was kept."""
+        """Every submodule, with the signature of its call if that was preserved."""
         return [self._module_call(entry, names) for entry in self._calls]
 
     def _module_call(self, entry: Any, names: Mapping[str, str]) -> Json:
@@ -123,7 +123,7 @@ class SignatureTranslator:
         return pytree.TreeSpec(kind, held, children)
 
     def _container(self, name: str, context: Any, count: int) -> tuple[Any, Any]:
-        """What torch's pytree calls the container, and what it keeps besides its children."""
+        """The container's type in torch's pytree, and its context."""
         if name == "collections.namedtuple":
             return namedtuple, self._namedtuple(str(context))
         if (
@@ -131,7 +131,7 @@ class SignatureTranslator:
             and isinstance(context, dict)
             and isinstance(context["dict_context"], list)
         ):
-            # Torch would import what is named here.
+            # Torch would import the factory that is named here.
             return defaultdict, [FACTORIES.get(str(context["default_factory_name"])), context["dict_context"]]
         kind = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(name)
         if kind not in _BUILT_IN and (read := _reader_of_context(kind)) is not None:
@@ -160,17 +160,17 @@ class SignatureTranslator:
             return kind
         fields = (self._fields.get(name) or {}).get("field_names")
         if not isinstance(fields, list):
-            raise damaged(f"the named tuple {name[:80]!r} has no fields", "the file must tell them")
+            raise damaged(f"the named tuple {name[:80]!r} has no fields", "the file must contain them")
         return namedtuple(name.rpartition(".")[2], fields)
 
 
 def _reader_of_context(kind: Any) -> Callable[[Any], Any] | None:
-    """What the class was registered with to read what it keeps; ``None`` where that is plain."""
+    """The function registered for deserializing the context of a class; ``None`` for a plain context."""
     return None if kind is None else pytree.SUPPORTED_SERIALIZED_TYPES[kind].from_dumpable_context
 
 
 def _plain(context: Any) -> Any:
-    """Keys that are no plain values would have to be imported."""
+    """Keys that are not plain values would have to be imported."""
     if isinstance(context, dict) and "__enum__" in context:
         raise ArtifactError(
             f"a tree of arguments has the key {brief(context)}",

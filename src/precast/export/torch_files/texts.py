@@ -1,4 +1,4 @@
-"""Expressions over sizes that PyTorch's programs have as text, in the form that our files have. Nothing is evaluated.
+"""Parses the expressions over sizes that PyTorch's programs store as text. Nothing is evaluated.
 
 ``Add(Symbol('s77', integer=True), Integer(1))`` and ``L['x'].size()[0] % 2 == 0`` become ``["Add", "s77", 1]`` and
 ``["Equality", ["PythonMod", "s77", 2], 0]``.
@@ -15,7 +15,7 @@ from precast.graph.expressions import FUNCTION_NAMES
 
 MAX_TEXT = 20_000
 Source = Callable[[ast.expr], Json]
-"""The expression of a size that a text reads off an input: ``L['x'].size()[0]``."""
+"""Resolves a size that a text reads from an input: ``L['x'].size()[0]``."""
 
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "Add", ast.Mult: "Mul", ast.FloorDiv: "FloorDiv", ast.Div: "IntTrueDiv", ast.Mod: "PythonMod",
@@ -32,9 +32,9 @@ _NAMES = {"true": ["true"], "false": ["false"], "True": ["true"], "False": ["fal
 
 
 def expression_from_text(text: Any, source: Source | None = None) -> Json:
-    """The expression; whatever is unknown in it is a damaged file. What it names is looked up by who uses it."""
+    """Parse an expression; unknown parts mean a damaged file. Names are resolved by the caller."""
     if not isinstance(text, str) or len(text) > MAX_TEXT:
-        raise damaged("an expression over sizes is no text, or too long", f"at most {MAX_TEXT} characters are allowed")
+        raise damaged("an expression over sizes is not text, or too long", f"at most {MAX_TEXT} characters are allowed")
     try:
         return _Reader(source).read(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
@@ -71,7 +71,7 @@ class _Reader:
                 return self._called(name, arguments)
             case ast.Subscript() | ast.Call(func=ast.Attribute()) if self._source is not None:
                 return self._source(node)
-        raise damaged("an expression over sizes is not as it should be", f"it holds {brief(ast.dump(node))}")
+        raise damaged("an expression over sizes is malformed", f"it holds {brief(ast.dump(node))}")
 
     def _called(self, name: str, arguments: list[ast.expr]) -> Json:
         match name, arguments:

@@ -1,1 +1,1 @@
-"""Operators in terms of others, for those that native code has no rule for."""
+"""Decompositions of operators that have no native rule."""

@@ -1,8 +1,8 @@
-"""The gradient of sampling images at points of a grid.
+"""The gradient of ``grid_sampler_2d``.
 
-A point takes its value from a few pixels, each with a weight that depends on where the point is. So the image's
-gradient is a scatter of the result's, weighted; and the point's is the sum over its pixels of their values times the
-slopes of their weights.
+The value of a point is a weighted sum of a few pixels, with weights that depend on the point's position. The image's
+gradient is therefore a weighted scatter of the result's; the grid's is the sum over the pixels of their values times
+the slopes of their weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHARPNESS = -0.75
 
 @dataclass(frozen=True)
 class _Axis:
-    """Points along one axis of an image, in pixels: where they are, and how that changes with the grid's number."""
+    """Coordinates of points along one axis of an image, in pixels, and their derivatives with respect to the grid."""
 
     size: int
     position: Tensor
@@ -29,7 +29,7 @@ class _Axis:
     align_corners: bool
 
     def moved_inside(self) -> _Axis:
-        """Points outside brought back as the padding says; what stands at a border no longer moves."""
+        """Points outside moved inside by the padding mode; a clamped coordinate has derivative 0."""
         position, slope = self.position, self.slope
         if self.padding == _REFLECTION:
             position, slope = self._reflected(position, slope)
@@ -52,7 +52,7 @@ class _Axis:
         return reflected, slope * sign * torch.where(is_even, 1.0, -1.0).to(slope.dtype)
 
     def pixel(self, number: Tensor) -> tuple[Tensor, Tensor]:
-        """A pixel by its number, which may be outside, and whether it is one of the image's."""
+        """A pixel by its number, clamped to the image, and whether it is inside."""
         is_inside = (number >= 0) & (number <= self.size - 1)
         return number.clamp(0, self.size - 1).to(torch.int64), is_inside
 
@@ -67,7 +67,7 @@ def _axis(coordinate: Tensor, size: int, padding: int, *, align_corners: bool) -
 
 @dataclass(frozen=True)
 class _Taps:
-    """The pixels along an axis that points take from, in a last dimension: numbers, weights, and their slopes."""
+    """The pixels along an axis that points read, in a last dimension: numbers, weights, and slopes of the weights."""
 
     number: Tensor
     weight: Tensor
@@ -91,7 +91,7 @@ def _taps(axis: _Axis, mode: int) -> _Taps:
 
 
 def _cubic_taps(axis: _Axis) -> _Taps:
-    """Four pixels, each moved inside by itself."""
+    """Four pixels, each clamped on its own."""
     first = axis.position.floor()
     weights, slopes = zip(*(_cubic_weight(axis.position - first, step) for step in range(4)), strict=True)
     four = replace(axis, position=first.unsqueeze(-1) - 1 + torch.arange(4), slope=axis.slope.unsqueeze(-1))
@@ -100,7 +100,7 @@ def _cubic_taps(axis: _Axis) -> _Taps:
 
 
 def _cubic_weight(beyond: Tensor, step: int) -> tuple[Tensor, Tensor]:
-    """The weight of pixel `step` of four, by its distance, and how it changes when the point moves on."""
+    """The weight of pixel `step` of four, by its distance, and its derivative with respect to the point."""
     a = _SHARPNESS
     distance = beyond + 1 - step if step < 2 else step - 1 - beyond
     direction = 1.0 if step < 2 else -1.0
@@ -117,7 +117,7 @@ def grid_sampler_2d_backward(
     gradient: Tensor, image: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
-    """Gradients of the image and of the grid, each if it is asked for."""
+    """Gradients of the image and of the grid, each if it is requested."""
     batch, channels, height, width = image.shape
     dtype = torch.promote_types(image.dtype, torch.float32)
     columns, rows = (
@@ -126,7 +126,7 @@ def grid_sampler_2d_backward(
     )
     tangent = gradient.to(dtype)[..., None, None]
     row, column = _taps(rows, interpolation_mode), _taps(columns, interpolation_mode)
-    # From here on, dimensions are image, channel, the grid's two, and the pixels that a point takes from.
+    # From here on, dimensions are image, channel, the grid's two, and the pixels that a point reads.
     places = [
         torch.arange(batch).view(-1, 1, 1, 1, 1, 1),
         torch.arange(channels).view(1, -1, 1, 1, 1, 1),

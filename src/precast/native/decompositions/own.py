@@ -1,23 +1,21 @@
-"""Decompositions of our own, for operators that torch has none for.
+"""Decompositions of our own, for operators that torch does not decompose, or decomposes less precisely.
 
-Operators that torch does not decompose, in terms of others: mostly gradients, which fuse into a loop or two.
+Most are gradients, which fuse into a loop or two. Each function has its operator's name, arguments and meaning.
 
-Each function computes what the operator of its name computes, and takes its arguments.
-
-Operators whose kernels look at values before they compute, decomposed with that look.
+Operators that raise for invalid values, decomposed into a check and a computation.
 
 Before: ``nll_loss_forward(x, target)``
 After:  ``target_1 = checked(target, target < 0 | target >= 3); gather(x, target_1); …``
 
-Operators over lists of tensors, which optimizers are written with, as one operator for each tensor.
+Foreach operators, which optimizers use, as one operator for each tensor.
 
 Before: ``_foreach_add([p, q], [m, n], alpha=2)``
 After: ``[add(p, m, alpha=2), add(q, n, alpha=2)]``
 
-Recurrent layers as steps that native code is made of.
+Recurrent layers as a sequence of native steps.
 
-Before: ``mkldnn_rnn_layer(x, …)``: a call back into torch, which packs its weights in every call
-After:  one product for the inputs of all steps; a product and a kernel for each step, whose weights are packed once
+Before: ``mkldnn_rnn_layer(x, …)``: an eager fallback, which packs its weights in every call
+After:  one GEMM for the inputs of all steps; a GEMM and a kernel for each step, whose weights are packed once
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from precast.ops.own_operators import checked
 
 _LSTM = 2
 _NONE, _MEAN = 0, 1
-# Each step is traced and lowered for itself, about 20 ms of a wait; with many, packing costs torch little beside them.
+# Each step is traced and lowered separately, at about 20 ms; with many steps, torch's repacking hardly matters.
 _MOST_STEPS = 64
 
 
@@ -47,9 +45,9 @@ def mkldnn_rnn_layer(
     hidden: Tensor, cell: Tensor, reverse: bool, batch_sizes: Sequence[int], mode: int, hidden_size: int,
     num_layers: int, has_biases: bool, bidirectional: bool, batch_first: bool, train: bool,
 ) -> object:  # fmt: skip
-    """One layer of an LSTM in one direction, whatever is said of layers and batches, which is meant for all of them.
+    """One layer of an LSTM in one direction; like eager, it ignores the number of layers and the batch layout.
 
-    In grad mode it is not decomposed, since its backward wants its workspace.
+    In grad mode it is not decomposed, since its backward needs its workspace.
     """
     is_plain = mode == _LSTM and not batch_sizes and source.dtype == torch.float32
     if torch.is_grad_enabled() or not is_plain or not _has_few_steps(source):
@@ -90,12 +88,12 @@ def addbmm(source: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, a
         beta, alpha = int(beta), int(alpha)
     product = torch.bmm(batch1, batch2).sum(0, dtype=source.dtype)
     product = product if alpha == 1 else product * alpha
-    # A factor of 0 silences NaN and infinity.
+    # A factor of 0 must not propagate NaN or infinity.
     return product if beta == 0 else product + (source if beta == 1 else source * beta)
 
 
 def frac(source: Tensor) -> Tensor:
-    # Torch 2.11 takes it apart otherwise, and a zero gets another sign.
+    # Torch 2.11 decomposes it differently, which changes the sign of a zero.
     return source - source.trunc()
 
 
@@ -103,7 +101,7 @@ def hardsigmoid_backward(gradient: Tensor, source: Tensor) -> Tensor:
     if source.dtype is not torch.float64:
         slope: Tensor = decomposition_table[_aten.hardsigmoid_backward.default](gradient, source)
         return slope
-    # In eager, a sixth has the precision of float32 whatever it is multiplied by.
+    # In eager, a sixth is rounded to float32 whatever the dtype.
     return torch.where((source > -3) & (source < 3), gradient * _COARSE_SIXTH, 0.0)
 
 
@@ -121,9 +119,7 @@ def trilinear(
 
 
 def _distance_slope(difference: Tensor, distance: Tensor, p: float) -> Tensor:
-    """How a distance changes with a coordinate's difference; nothing where two points meet."""
-    if p == 0:
-        return torch.zeros_like(difference)
+    """The derivative of a distance with respect to a coordinate's difference; 0 where two points coincide."""
     if p == 1:
         return difference.sign()
     if p == float("inf"):
@@ -136,23 +132,30 @@ def _distance_slope(difference: Tensor, distance: Tensor, p: float) -> Tensor:
     return torch.where(is_apart & (difference != 0), slope, 0)
 
 
+def _pulled(gradient: Tensor, difference: Tensor, distance: Tensor, p: float) -> Tensor:
+    """What each pair of points adds to a gradient: 0 where they coincide, however large the gradient."""
+    pulled = gradient * _distance_slope(difference, distance, p)
+    return pulled if p in (1, float("inf")) else torch.where(distance != 0, pulled, 0)
+
+
 def cdist_backward(gradient: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:
+    if p == 0:
+        return torch.zeros_like(x1)
     difference = x1.unsqueeze(-2) - x2.unsqueeze(-3)
-    slope = _distance_slope(difference, cdist.unsqueeze(-1), p)
-    return (gradient.unsqueeze(-1) * slope).sum(-2).sum_to_size(x1.shape)
+    return _pulled(gradient.unsqueeze(-1), difference, cdist.unsqueeze(-1), p).sum(-2).sum_to_size(x1.shape)
 
 
 def pdist_backward(gradient: Tensor, source: Tensor, p: float, pdist: Tensor) -> Tensor:
     count = source.shape[0]
-    if pdist.shape[0] == 0:
+    if pdist.shape[0] == 0 or p == 0:
         return torch.zeros_like(source)
     number = torch.arange(count)
     low, high = torch.minimum(number[:, None], number), torch.maximum(number[:, None], number)
-    # Pairs are counted row by row; a point and itself are no pair, and the difference makes that 0.
+    # Pairs are numbered row by row; a point and itself are no pair.
     pair = (low * count - low * (low + 1) // 2 + high - low - 1).clamp(0, pdist.shape[0] - 1)
     difference = source[:, None] - source[None]
-    slope = _distance_slope(difference, pdist[pair].unsqueeze(-1), p)
-    return (gradient[pair].unsqueeze(-1) * slope).sum(1)
+    pulled = _pulled(gradient[pair].unsqueeze(-1), difference, pdist[pair].unsqueeze(-1), p)
+    return torch.where((low < high).unsqueeze(-1), pulled, 0).sum(1)
 
 
 def multi_margin_loss_backward(
@@ -172,11 +175,24 @@ def multi_margin_loss_backward(
     return (result * scale).reshape(source.shape)
 
 
+def multilabel_margin_loss_forward(source: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    """Torch's decomposition counts class 0 again for each target after the last."""
+    rows, wanted = (each.reshape(1, -1) if source.ndim < 2 else each for each in (source, target))
+    is_wanted = (wanted == -1).to(torch.int64).cumsum(1) == 0
+    places = torch.where(is_wanted, wanted, 0)
+    known = torch.zeros_like(rows).scatter_add(1, places, is_wanted.to(rows.dtype)) > 0
+    distance = 1 - rows.gather(1, places).unsqueeze(2) + rows.unsqueeze(1)
+    is_close = is_wanted.unsqueeze(2) & ~known.unsqueeze(1) & (distance > 0)
+    losses = torch.where(is_close, distance, 0).sum((1, 2)) / rows.shape[1]
+    loss = losses.mean() if reduction == _MEAN else losses.reshape(source.shape[:-1])
+    return loss if reduction in (_NONE, _MEAN) else losses.sum(), known.to(source.dtype).reshape(target.shape)
+
+
 def multilabel_margin_loss_backward(
     gradient: Tensor, source: Tensor, target: Tensor, reduction: int, is_target: Tensor
 ) -> Tensor:
     rows, wanted, known = (each.reshape(1, -1) if source.ndim < 2 else each for each in (source, target, is_target))
-    # Targets count up to the first that is negative.
+    # Targets end at the first negative one.
     is_wanted = (wanted < 0).to(torch.int64).cumsum(1) == 0
     places = wanted.clamp(min=0)
     distance = 1 - rows.gather(1, places).unsqueeze(2) + rows.unsqueeze(1)
@@ -191,7 +207,7 @@ def multilabel_margin_loss_backward(
 def smooth_l1_loss_backward(gradient: Tensor, source: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
     difference = source - target
     scaled = gradient / source.numel() if reduction == _MEAN else gradient
-    # Torch's own takes the sign of large differences, which is 0 for one that is no number.
+    # Torch's own uses the sign of large differences, which is 0 for NaN.
     is_large, sign = difference.abs() >= beta, torch.where(difference <= -beta, -1, 1)
     return torch.where(is_large, scaled * sign, scaled * difference / (beta or 1))
 
@@ -200,11 +216,11 @@ def linspace(
     start: float | Tensor, end: float | Tensor, steps: int, *, dtype: torch.dtype | None = None, **choices: object
 ) -> Tensor:
     if dtype is None or dtype.is_floating_point or dtype.is_complex or steps < 2:
-        # Between tensors, torch's own wants to know the device.
+        # With tensor arguments, torch's own needs an explicit device.
         choices["device"] = choices.get("device") or torch.get_default_device()
         between: Tensor = _torch_linspace(start, end, steps, dtype=dtype, **choices)
         return between
-    # Whole numbers begin and end at whole numbers, and steps between them are taken in double precision.
+    # Integers start and end at integers, and the steps between them are computed in double precision.
     start, end = (each.trunc().double() if isinstance(each, Tensor) else int(each) for each in (start, end))
     step, number = (end - start) / (steps - 1), torch.arange(steps, dtype=torch.float64)
     return torch.where(number < steps // 2, start + step * number, end - step * (steps - 1 - number)).to(dtype)
@@ -212,10 +228,10 @@ def linspace(
 
 def histc(source: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     if not min < max:
-        # The range is that of the elements then, which eager checks for infinities, or an error.
+        # The range is then that of the elements, which eager checks for infinities.
         return NotImplemented  # type: ignore[no-any-return]
     flat = source.reshape(-1)
-    # In this order eager rounds; an element at the upper end belongs to the last bin.
+    # Eager rounds in this order; an element at the upper end belongs to the last bin.
     places = ((flat - min) * bins / (max - min)).to(torch.int64).clamp(0, bins - 1)
     is_inside = (flat >= min) & (flat <= max)
     return source.new_zeros(bins).index_add(0, torch.where(is_inside, places, 0), is_inside.to(source.dtype))
@@ -225,7 +241,7 @@ def batch_norm_with_update(
     source: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor,
     momentum: float, eps: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    # In the type of the statistics: torch's own rounds those that the gradient needs to that of the input.
+    # In the type of the statistics: torch's own rounds the saved ones to that of the input.
     output, mean, rstd, *updated = _aten._native_batch_norm_legit_functional(
         source.to(running_mean.dtype), weight, bias, running_mean, running_var, True, momentum, eps
     )
@@ -276,6 +292,7 @@ OWN_DECOMPOSITIONS: DecompositionTable = {
     _aten.linspace.Tensor_Tensor: linspace,
     _aten.mkldnn_rnn_layer.default: mkldnn_rnn_layer,
     _aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
+    _aten.multilabel_margin_loss_forward.default: multilabel_margin_loss_forward,
     _aten.multilabel_margin_loss_backward.default: multilabel_margin_loss_backward,
     _aten.smooth_l1_loss_backward.default: smooth_l1_loss_backward,
     _aten.view_copy.default: view_copy,
@@ -312,9 +329,9 @@ def nll_loss_backward(
     gradient: Tensor, source: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int,
     total_weight: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Written where the target is, as in eager: torch's decomposition multiplies zeros with what may be infinite."""
+    """Written at the target, as in eager: torch's decomposition multiplies zeros by what may be infinite."""
     classes = min(1, source.ndim - 1)
-    # Of a source without a batch, eager looks at the first target alone.
+    # For a source without a batch, eager reads the first target alone.
     target = target.reshape(-1)[:1] if source.ndim == 1 else target.unsqueeze(classes)
     is_for_each = reduction == _NONE and source.ndim > 1
     gradient = gradient.unsqueeze(classes) if is_for_each else gradient.reshape([1] * source.ndim)
@@ -394,7 +411,7 @@ _MEMBERS: dict[str, Callable[..., Tensor]] = {
     "addcdiv": _addcdiv, "addcmul": _addcmul, "copy": _aten.copy.default, "maximum": _maximum, "minimum": _minimum,
     "norm": _norm, "zero": torch.zeros_like,
 }  # fmt: skip
-# Their factors are the elements of one tensor.
+# Their factors are the elements of one tensor, which stays whole.
 _LEFT_WHOLE = (_aten._foreach_addcdiv.Tensor, _aten._foreach_addcmul.Tensor)
 
 
@@ -408,7 +425,7 @@ def _for_each(member: Callable[..., Tensor], *arguments: object, **options: obje
 
 
 def foreach_decompositions() -> DecompositionTable:
-    """The rules for all overloads that give new tensors."""
+    """The rules for all functional overloads."""
     packets = aten_operators({f"_foreach_{name}": member for name, member in _MEMBERS.items()})
     overloads = [(getattr(packet, name), member) for packet, member in packets for name in packet.overloads()]
     return {

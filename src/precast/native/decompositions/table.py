@@ -1,16 +1,15 @@
-"""Which operators are decomposed before native code is made of them.
+"""The decomposition tables: which operators are decomposed before lowering.
 
-What has a rule of its own stays whole; of the rest, whatever can be decomposed is.
+Operators with a rule of their own are kept; of the rest, everything that can be decomposed is.
 
-Operators of the Core ATen set that are decomposed before lowering: their parts have rules, and fuse.
+Operators of the Core ATen set without a rule are decomposed by the table below, since their parts have rules, and
+fuse; operators outside the core set are decomposed by torch's table.
 
-What stands here has no rule of its own. Everything outside the core set is decomposed by torch's table anyway.
-
-Elementwise operators that are decomposed are laid out in memory as the whole operator's result would.
+Decomposed elementwise operators keep the layout that eager gives the operator's result.
 
 Before::
 
-    logaddexp(x, y)      x and y are laid out differently: eager looks at both, and its parts each at their own operands
+        logaddexp(x, y)      x and y have different strides: eager considers both, but each part only its own operands
 
 After::
 
@@ -26,14 +25,15 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 
+from precast.native.decompositions.linear_algebra import LINEAR_ALGEBRA
 from precast.native.decompositions.own import CHECKED_DECOMPOSITIONS, OWN_DECOMPOSITIONS, foreach_decompositions
 from precast.native.rules.registry import lowered_operators
 from precast.ops.cost import size_hint
 from precast.ops.decompositions import DecompositionTable, core_decompositions, eager_strides
 
 
-def lying_like_eager(rule: Callable[..., object]) -> Callable[..., object]:
-    """The rule, with its result laid out as eager does."""
+def laid_out_like_eager(rule: Callable[..., object]) -> Callable[..., object]:
+    """The rule, with its result in eager's layout."""
 
     @wraps(rule)
     def rule_and_layout(*args: object, **kwargs: object) -> object:
@@ -49,20 +49,20 @@ def lying_like_eager(rule: Callable[..., object]) -> Callable[..., object]:
 
 _aten = torch.ops.aten
 
-# What it becomes, and why it is not worth a rule.
-TAKEN_APART = {
+# What each becomes, and why it is not worth a rule.
+DECOMPOSED_CORE = {
     _aten.col2im.default: "index_put over windows: one scatter",
     _aten.grid_sampler_2d.default: "arithmetic and index, which fuse into one loop over the result",
 }
 
 
-def core_operators_taken_apart() -> DecompositionTable:
-    """The table for the operators above."""
-    return dict(get_decompositions(list(TAKEN_APART)))
+def decomposed_core_operators() -> DecompositionTable:
+    """The decompositions of the operators above."""
+    return dict(get_decompositions(list(DECOMPOSED_CORE)))
 
 
-# Torch's table of core operators leaves these whole, and their parts have rules.
-_ALSO_TAKEN_APART = [
+# Torch's table of core operators does not decompose these, but their parts have rules.
+_ALSO_DECOMPOSED = [
     _aten._batch_norm_with_update_functional,
     _aten.addmv,
     _aten.as_strided_copy,
@@ -76,22 +76,27 @@ _ALSO_TAKEN_APART = [
     _aten.view_copy,
 ]
 
-# Their parts look at one operand each.
+# Their parts consider one operand each.
 _LAID_OUT_BY_ALL_OPERANDS = [_aten.heaviside.default, _aten.logaddexp.default, _aten.logaddexp2.default]
 
 
 class NativeDecompositions(DecompositionTable):
-    """The table, which is copied and pickled by making it again: torch's rules cannot be pickled."""
+    """The table; copying or pickling it builds it again, since torch's rules cannot be pickled."""
 
     def __reduce__(self) -> tuple[Callable[[], DecompositionTable], tuple[()]]:
         return native_decompositions, ()
 
 
 def native_decompositions() -> NativeDecompositions:
-    """The table for the rules there are now."""
-    also = {**core_operators_taken_apart(), **get_decompositions(_ALSO_TAKEN_APART)}
+    """The table for the rules registered now."""
+    also = {**decomposed_core_operators(), **get_decompositions(_ALSO_DECOMPOSED)}
     own = {**OWN_DECOMPOSITIONS, **CHECKED_DECOMPOSITIONS, **foreach_decompositions()}
     table: DecompositionTable = {**core_decompositions, **also, **own}
-    table |= {operator: lying_like_eager(table[operator]) for operator in _LAID_OUT_BY_ALL_OPERANDS}
+    table |= {operator: laid_out_like_eager(table[operator]) for operator in _LAID_OUT_BY_ALL_OPERANDS}
     kept = set(lowered_operators())
     return NativeDecompositions({operator: rule for operator, rule in table.items() if operator not in kept})
+
+
+def standalone_decompositions() -> DecompositionTable:
+    """The table for programs that run without torch: it also decomposes operators that would be eager fallbacks."""
+    return {**native_decompositions(), **LINEAR_ALGEBRA}

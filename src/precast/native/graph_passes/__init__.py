@@ -1,1 +1,1 @@
-"""Rewrites of a functional ATen graph before loops are made of it."""
+"""Rewrites of a functional ATen graph before it is lowered to loops."""

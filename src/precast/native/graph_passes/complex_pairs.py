@@ -1,4 +1,4 @@
-"""Complex numbers as pairs of real ones: what is computed with them becomes real arithmetic, which native code knows.
+"""Decompose complex arithmetic: complex tensors become pairs of real ones, which native code handles.
 
 Before::
 
@@ -7,11 +7,11 @@ Before::
 
 After::
 
-    r = view_as_real(rotation)          f32[4, 2]: complex at the border alone
+    r = view_as_real(rotation)          f32[4, 2]: complex only at the graph's boundary
     a, b, c, d = x[…, 0], x[…, 1], r[…, 0], r[…, 1]
     y = stack((a * c - b * d, a * d + b * c), -1)
 
-Operators without a rule stay as they are: they are given complex tensors, and their results are taken apart again.
+Operators without a rule are unchanged: they receive complex tensors, and their results are split into pairs again.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _BORDER = (_aten.view_as_real.default, _aten.view_as_complex.default)
 def complex_as_pairs(module: fx.GraphModule, *, alone: bool = False) -> fx.GraphModule:
     """A copy whose complex tensors are pairs wherever an operator has a rule; the module itself if none has.
 
-    `alone`: without torch at run time. Its transforms are faster than ours, and are kept where it is there.
+    `alone`: without torch at run time. Torch's Fourier transforms are faster than ours, and are kept where available.
     """
     rules: Mapping[Any, Callable[..., Any]] = {**RULES, **ALONE} if alone else RULES
     is_passed_on = alone and any(isinstance(each, fx.Node) and _is_input(each) for each in results_of(module.graph))
-    if not is_passed_on and not any(_is_ours(node, rules) and not _is_border(node) for node in module.graph.nodes):
+    if not is_passed_on and not any(_is_ours(node, rules) and not _is_at_boundary(node) for node in module.graph.nodes):
         return module
     return fx.GraphModule(module, _Rewriting(module, rules, alone).graph)
 
 
 def _is_input(node: fx.Node) -> bool:
-    """Whether it is complex, and nothing that is computed."""
+    """Whether it is a complex input or constant."""
     return node.op in ("placeholder", "get_attr") and has_value(node) and _is_complex(node)
 
 
 def _is_ours(node: fx.Node, rules: Mapping[Any, object]) -> bool:
-    """Whether a rule says what the node is in real numbers."""
+    """Whether a rule decomposes the node."""
     values = [value_of(each) for each in (node, *node.all_input_nodes) if has_value(each)]
     return node.op == "call_function" and node.target in rules and any(map(_is_lazy_or_complex, values))
 
@@ -64,14 +64,14 @@ def _is_lazy_or_complex(value: object) -> bool:
 
 
 def _is_lazy(node: fx.Node) -> bool:
-    """Whether a node reads real numbers that torch would negate when they are read: in the new graph, they are."""
+    """Whether a node reads a lazily negated real view (of a conjugate): pairs have no such views."""
     values = [value_of(each) for each in (node, *node.all_input_nodes) if has_value(each)]
     tensors = [each for each in values if isinstance(each, FakeTensor)]
     is_real = len(tensors) == len(values) and not any(each.is_complex() for each in tensors)
     return is_real and any(each.is_neg() for each in tensors[1:]) and node.target not in _OF_LAZY
 
 
-def _is_border(node: fx.Node) -> bool:
+def _is_at_boundary(node: fx.Node) -> bool:
     """Whether a node only shows an input as pairs, or pairs as a result."""
     if node.target is _aten.view_as_real.default:
         return all(each.op in ("placeholder", "get_attr") for each in node.all_input_nodes)
@@ -79,7 +79,7 @@ def _is_border(node: fx.Node) -> bool:
 
 
 class _Rewriting:
-    """Writes the graph anew; `pairs` are the complex tensors of the old one that are pairs in the new one."""
+    """Rewrites the graph; `pairs` maps complex nodes of the old graph to their pairs in the new one."""
 
     def __init__(self, module: fx.GraphModule, rules: Mapping[Any, Callable[..., Any]], alone: bool):
         self.graph, self.rules, self.alone = fx.Graph(), rules, alone
@@ -98,7 +98,7 @@ class _Rewriting:
                 self.copies[node] = self.graph.node_copy(node, self.plain)
 
     def rewrite(self, node: fx.Node) -> bool:
-        """Write what a node's rule says; whether it knows these arguments."""
+        """Apply the node's rule; False if it does not support these arguments."""
         writer = Written(self.call, node.target, value_of(node))
         args, kwargs = (self.operands(each) for each in (node.args, node.kwargs))
         made = self.rules[node.target](writer, *args, **kwargs)
@@ -111,7 +111,7 @@ class _Rewriting:
         return True
 
     def operands(self, arguments: Any) -> Any:
-        """Arguments of a rule: complex tensors as pairs, others as they are, sizes and numbers included."""
+        """Arguments for a rule: complex tensors as pairs; others, and sizes, mapped to the new graph."""
         if isinstance(arguments, fx.Node):
             value = value_of(arguments) if has_value(arguments) else None
             if isinstance(value, torch.Tensor):
@@ -124,7 +124,7 @@ class _Rewriting:
         return arguments
 
     def pair(self, node: fx.Node) -> Pair:
-        """A complex tensor of the old graph as a pair: one that is complex in the new one is seen as real numbers."""
+        """A complex tensor of the old graph as a pair: one that is complex in the new graph is viewed as real."""
         if node not in self.pairs:
             source, value = self.copies[node], value_of(node)
             assert isinstance(value, torch.Tensor)
@@ -134,7 +134,7 @@ class _Rewriting:
         return self.pairs[node]
 
     def plain(self, node: fx.Node) -> fx.Node:
-        """A value of the old graph as it was: pairs become complex tensors that are laid out as those were."""
+        """A value of the old graph in its own dtype: pairs become complex tensors with the old strides."""
         if node not in self.copies:
             value = value_of(node)
             assert isinstance(value, torch.Tensor)
@@ -142,7 +142,7 @@ class _Rewriting:
         return self.copies[node]
 
     def result(self, node: fx.Node) -> fx.Node:
-        """A result of the graph; without torch, an input that is returned is seen as pairs too."""
+        """A result of the graph; without torch, a returned input is viewed as pairs too."""
         if self.alone and _is_input(node):
             value = value_of(node)
             assert isinstance(value, torch.Tensor)
@@ -150,7 +150,7 @@ class _Rewriting:
         return self.plain(node)
 
     def size(self, size: torch.SymInt) -> fx.Node:
-        """A size as a node: a dimension of a tensor that there is, or twice as much."""
+        """A size as a node: a dimension of an existing tensor, or twice that."""
         expression = size.node.expr
         for factor in (1, 2):
             for node in reversed(self.graph.nodes):
@@ -173,8 +173,8 @@ class _Rewriting:
         return made
 
 
-def complex_borders(module: fx.GraphModule) -> tuple[fx.GraphModule, frozenset[str]]:
-    """The graph with pairs for complex inputs and results, and the names of the inputs, and numbers of the results."""
+def complex_boundary(module: fx.GraphModule) -> tuple[fx.GraphModule, frozenset[str]]:
+    """The graph with pairs for complex inputs and results, and those inputs' names and results' numbers."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     opened = set[str]()

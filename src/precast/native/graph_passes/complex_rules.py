@@ -1,7 +1,7 @@
-"""What operators on complex numbers are in real ones: a function for each, over real and imaginary parts.
+"""Rules that decompose complex operators: one function for each, over real and imaginary parts.
 
-A rule is given a `Written`, which knows what the operator returned, then the operator's arguments: complex tensors as
-`Pair`, real ones as `Real`, all else as in the graph. It returns either, or None where it does not know the arguments.
+A rule takes a `Written`, which knows the operator's result, then the operator's arguments: complex tensors as `Pair`,
+real ones as `Real`, everything else as in the graph. It returns either, or None if it does not support the arguments.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ aten = torch.ops.aten
 Rule = Callable[..., Any]
 
 RULES: dict[Any, Rule] = {}
-"""Those that are as fast as torch's, or faster, since they fuse."""
+"""Rules whose code is as fast as torch's, or faster, since it fuses."""
 ALONE: dict[Any, Rule] = {}
-"""Those that only programs without torch need."""
+"""Rules that only programs without torch need."""
 
 
 def rule(*operators: Any, table: dict[Any, Rule] = RULES) -> Callable[[Rule], Rule]:
-    """Register a rule; a second one for an operator is refused."""
+    """Register a rule; a second one for the same operator is an error."""
 
     def register(made: Rule) -> Rule:
         for each in operators:
@@ -39,13 +39,13 @@ def rule(*operators: Any, table: dict[Any, Rule] = RULES) -> Callable[[Rule], Ru
 
 
 def each_part(*operators: Any) -> None:
-    """Operators that act on both parts alike."""
+    """Register operators that apply to both parts separately."""
     for operator in operators:
         rule(operator)(partial(_each_part, operator))
 
 
 def _part_of_real(writer: Written, operand: Real, number: int) -> Real:
-    """A part of a real operand; whole numbers and truth values say where, and are the same for both."""
+    """A part of a real operand; integers and bools are indices or masks, and apply to both parts."""
     if not operand.value.is_floating_point():
         return operand
     real = operand.to(writer.dtype)
@@ -136,7 +136,7 @@ def polar(writer: Written, size: Real, angle: Real) -> Pair:
     return writer.pair(size * angle.of(aten.cos.default), size * angle.of(aten.sin.default))
 
 
-# Views: the last dimension stays last.
+# Views, which keep the last dimension last.
 
 
 @rule(aten.view.default, aten._unsafe_view.default)
@@ -182,7 +182,7 @@ def strided(writer: Written, x: Pair, size: Sequence[Any], strides: Sequence[Any
     return Pair(x.both.of(aten.as_strided.default, [*size, 2], doubled, (offset or 0) * 2))
 
 
-# Arithmetic, in eager's formulas.
+# Arithmetic, with eager's formulas.
 
 
 @rule(aten.add.Tensor)
@@ -222,7 +222,7 @@ def _inverse(number: complex) -> tuple[float, float]:
 
 
 def _quotient(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Over the larger part of the divisor, so that no square overflows."""
+    """Divide by the larger part of the divisor first, so that no square overflows."""
     (a, b), (c, d) = one, other
     if not isinstance(d, Real):
         return a / c, b / c
@@ -234,7 +234,7 @@ def _quotient(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
     large, small = choose(c, d), choose(d, c)
     both_are_zero = large.of(aten.eq.Scalar, 0)
     ratio = small / large
-    # 0 / 0 would make all of the quotient NaN where eager has infinities.
+    # 0 / 0 would make the whole quotient NaN where eager returns infinities.
     ratio = Real(c.call(aten.where.self, both_are_zero.node, small.node, ratio.node), c.call)
     scale = large + small * ratio
     first = a if isinstance(a, Real) else c.of(aten.full_like.default, a)
@@ -257,7 +257,7 @@ def inverted(writer: Written, x: Pair) -> Pair:
 
 @rule(aten.abs.default)
 def absolute(writer: Written, x: Pair) -> Real:
-    """Over the larger part, so that no square overflows; infinite where either is, as `hypot` says."""
+    """Scaled by the larger part, so that no square overflows; infinite if either part is, like `hypot`."""
     a, b = (each.of(aten.abs.default) for each in (x.real, x.imaginary))
     large, small = a.of(aten.maximum.default, b), a.of(aten.minimum.default, b)
     is_plain = large.of(aten.gt.Scalar, 0)
@@ -299,7 +299,7 @@ _MOST_FACTORS = 16
 
 @rule(aten.pow.Tensor_Scalar)
 def power(writer: Written, x: Pair, exponent: Number) -> Pair | None:
-    """Small whole powers, as products."""
+    """Small integer powers, as products."""
     if isinstance(exponent, complex) or exponent != int(exponent) or not 0 < exponent <= _MOST_FACTORS:
         return None
     factor = writer.parts(x)
@@ -350,7 +350,7 @@ def padded(writer: Written, x: Pair, pads: Sequence[Any], value: Number = 0) -> 
 
 
 def _filled(operator: Any, number: Callable[..., Number]) -> None:
-    """Tensors of one number."""
+    """Register a factory function that fills a tensor with one number."""
 
     def fill(writer: Written, *args: Any, **_: Any) -> Pair | None:
         value = number(*args)
@@ -380,7 +380,7 @@ def product(writer: Written, left: Pair, right: Pair) -> Pair:
 
 
 def _product(writer: Written, left: Pair, right: Pair) -> Pair:
-    """One real product: rows with parts side by side, by a matrix that has each number as a rotation.
+    """One real GEMM: rows of interleaved parts times a matrix in which each number is a 2×2 rotation.
 
     ``[a b] @ [[c d], [-d c]]`` for each pair of numbers.
     """

@@ -1,4 +1,4 @@
-"""Real and complex tensors of a graph that is being written, to compute with in formulas."""
+"""Real and complex tensors of a graph under construction, with operators, so that rules read as formulas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DENSE = {"memory_format": torch.contiguous_format}
 
 @dataclass(frozen=True)
 class Real:
-    """A real tensor of the graph that is being written, to compute with."""
+    """A real tensor of the graph under construction."""
 
     node: fx.Node
     call: Callable[..., fx.Node]
@@ -33,7 +33,7 @@ class Real:
         return value
 
     def of(self, target: Any, *args: Any, **options: Any) -> Real:
-        """What an operator returns for this tensor and other arguments."""
+        """Apply an operator to this tensor and other arguments."""
         plain = [each.node if isinstance(each, Real) else each for each in args]
         return Real(self.call(target, self.node, *plain, **options), self.call)
 
@@ -71,7 +71,7 @@ Part = Real | float
 
 @dataclass(frozen=True)
 class Pair:
-    """A complex tensor: its parts, apart, or together along a last dimension; one is made of the other when asked."""
+    """A complex tensor: its parts, separate or stacked along a last dimension; either form is made on demand."""
 
     together: Real | None = None
     apart: tuple[Real, Real] | None = None
@@ -100,7 +100,7 @@ class Pair:
 
     @property
     def value(self) -> torch.Tensor:
-        """Something of the tensor's shape."""
+        """A value of the tensor's shape."""
         if self.apart is not None:
             return self.apart[0].value
         value = self.both.value
@@ -115,13 +115,13 @@ class Pair:
         return list(self.value.shape)
 
     def viewed(self, target: Any, *args: Any) -> Pair:
-        """The same view of both parts, or of the whole, whose last dimension it does not speak of."""
+        """Apply a view that does not involve the last dimension to both parts, or to the stacked tensor."""
         if self.apart is not None:
             return Pair(apart=(self.apart[0].of(target, *args), self.apart[1].of(target, *args)))
         return Pair(self.both.of(target, *args))
 
     def reshaped(self, target: Any, sizes: Sequence[Any]) -> Pair:
-        """The same for views that speak of all dimensions: `sizes` are those of the tensor, or their order."""
+        """The same for views that name all dimensions: `sizes` are the new sizes, or the order of dimensions."""
         last = self.rank if target is aten.permute.default else 2
         if self.apart is not None:
             return self.viewed(target, list(sizes))
@@ -136,7 +136,7 @@ class Pair:
         return Pair(dense(self.both))
 
     def as_complex(self, like: torch.Tensor, *, lazily: bool) -> fx.Node:
-        """A complex tensor that is laid out as another, and is conjugated when it is read, if `lazily` and that is."""
+        """A complex tensor laid out like another; lazily conjugated, if `lazily` and the other is."""
         is_lazy = lazily and like.is_conj()
         whole = pair(self.real, -self.imaginary) if is_lazy else self
         strides: Sequence[int | torch.SymInt] = like.stride()
@@ -148,13 +148,13 @@ class Pair:
 
 
 def pair(real: Real, imaginary: Real) -> Pair:
-    """A complex tensor of parts of one shape and type."""
+    """A complex tensor from parts of one shape and type."""
     return Pair(apart=(real, imaginary))
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a rule writes with: calls of operators, the operator that it stands for, and what that returned."""
+    """The context of a rule: calls of operators, the operator being decomposed, and its traced result."""
 
     call: Callable[..., fx.Node]
     operator: Any
@@ -162,11 +162,11 @@ class Written:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the parts of the result, or of the result where that is real."""
+        """The dtype of the result's parts, or of a real result."""
         return real_type(self.result.dtype)
 
     def parts(self, operand: Pair | Real | Number, dtype: torch.dtype | None = None) -> tuple[Any, Any]:
-        """An operand's parts in a type, the result's unless given; what is real has an imaginary part of zero."""
+        """An operand's parts in a dtype, by default the result's; a real operand has an imaginary part of zero."""
         dtype = dtype or self.dtype
         if isinstance(operand, Pair):
             return operand.real.to(dtype), operand.imaginary.to(dtype)
@@ -175,7 +175,7 @@ class Written:
         return (operand.real, operand.imag) if isinstance(operand, complex) else (float(operand), 0.0)
 
     def pair(self, real: Part, imaginary: Part) -> Pair:
-        """The result from its parts, of which one may be a number, or lack dimensions."""
+        """The result from its parts, of which one may be a number, or need broadcasting."""
         return pair(self.whole(real), self.whole(imaginary))
 
     def whole(self, part: Part) -> Real:

@@ -1,4 +1,4 @@
-"""Compute once what depends on constants alone.
+"""Constant folding: compute once what depends on constants alone.
 
 Before::
 
@@ -12,10 +12,10 @@ After::
     rows = get_attr[folded_0]
     sum  = add(x, rows)
 
-What is made from nothing, like ``positions``, stays an operation where others still read it; so does a transposed or
-sliced constant, which costs nothing to read.
+Results of factory functions, like ``positions``, remain operations where other nodes read them; so do transposed or
+sliced constants, which cost nothing to read.
 
-Let a convolution with constant weights do the work of the batch norm that follows it.
+Batch norm folding: a convolution with constant weights absorbs the batch norm that follows it.
 
 Before::
 
@@ -42,11 +42,11 @@ from precast.graph.nodes import constant_sources_of, has_value, set_constant_sou
 from precast.ops.facts import Fact, facts_of
 
 MOST_GROWTH = 4
-"""A folded constant is at most this many times as large as what it is computed from."""
+"""A folded constant is at most this many times as large as its inputs."""
 
 
 _SHORT_BYTES = 4096
-"""What is smaller may grow."""
+"""Constants smaller than this may grow."""
 
 
 def fold_constants(module: fx.GraphModule) -> None:
@@ -62,7 +62,7 @@ def fold_constants(module: fx.GraphModule) -> None:
         elif _may_be_folded(node, known):
             value = _computed(node, known)
             size = sum(sizes[each] for each in node.all_input_nodes)
-            if _stays_short(node, known, value) and all(
+            if _stays_small(node, known, value) and all(
                 each.numel() <= MOST_GROWTH * max(size, 1024) for each in _tensors(value)
             ):
                 known[node], sizes[node] = value, size
@@ -75,8 +75,8 @@ def fold_constants(module: fx.GraphModule) -> None:
     module.graph.eliminate_dead_code()
 
 
-def _stays_short(node: fx.Node, known: dict[fx.Node, Any], value: object) -> bool:
-    """Whether numbers of 8 bits are not made larger: weights are stored in few bits so that little is read."""
+def _stays_small(node: fx.Node, known: dict[fx.Node, Any], value: object) -> bool:
+    """Whether 8-bit weights do not become larger: weights are quantized so that little is read."""
     sources = [tensor for each in node.all_input_nodes for tensor in _tensors(known[each])]
     if not any(each.element_size() == 1 and each.dtype != torch.bool for each in sources):
         return True
@@ -89,11 +89,11 @@ _FREE_VIEWS = frozenset({
     _aten.t.default, _aten.transpose.int, _aten.permute.default, _aten.unsqueeze.default, _aten.expand.default,
     _aten.select.int, _aten.slice.Tensor, _aten.detach.default, _aten.alias.default, _aten.view.default,
 })  # fmt: skip
-"""Operators whose result is their argument's memory, read by other subscripts."""
+"""View operators: the result is their argument's memory with other strides."""
 
 
 def _read_by_others(known: dict[fx.Node, Any]) -> list[fx.Node]:
-    """The nodes among ``known`` that are read by what is still computed, or by a view that is."""
+    """The nodes among ``known`` that are read by nodes still computed, or by a view that is."""
     read: set[fx.Node] = set()
     for node in reversed(known):
         if any(user not in known or (user in read and user.target in _FREE_VIEWS) for user in node.users):
@@ -104,9 +104,9 @@ def _read_by_others(known: dict[fx.Node, Any]) -> list[fx.Node]:
 def add_constant(
     module: fx.GraphModule, before: fx.Node, value: torch.Tensor, *, like: fx.Node, name: str, sources: frozenset[str]
 ) -> fx.Node:
-    """A new attribute of the module that holds ``value``, read in front of ``before``; traced, it looks as ``like``.
+    """Add an attribute that holds ``value`` to the module, read at ``before``; its traced value is that of ``like``.
 
-    ``sources`` names the inputs that it was made of.
+    ``sources`` are the inputs that it was computed from.
     """
     number = 0
     while hasattr(module, f"{name}_{number}"):
@@ -148,11 +148,11 @@ def _tensors(value: object) -> list[torch.Tensor]:
 _CONVOLUTION = torch.ops.aten.convolution.default
 _INFERENCE_NORM = torch.ops.aten._native_batch_norm_legit_no_training.default
 _NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten._native_batch_norm_legit.default)
-"""Operators that are told whether they train; the one above never does."""
+"""Operators with a flag for training; the one above never trains."""
 
 
 def fold_batch_norms(module: fx.GraphModule) -> None:
-    """Fold, in place, every batch norm over the result of a convolution that nobody else reads."""
+    """Fold, in place, every batch norm over the result of a convolution that nothing else reads."""
     for norm in list(module.graph.nodes):
         if _is_inference_norm(norm) and _may_be_absorbed(norm):
             _fold(module, norm)
@@ -185,7 +185,7 @@ def _fold(module: fx.GraphModule, norm: fx.Node) -> None:
     assert isinstance(mean_node, fx.Node)
     old = _constant(module, weight_node)
     weight, bias = _folded(module, convolution, norm)
-    # In the layout of the old weight: what was traced says so.
+    # In the layout of the old weight, as in its traced value.
     stored = torch.empty_like(old).copy_(weight)
     constants = [each for each in (*convolution.args[1:3], *norm.args[1:5]) if isinstance(each, fx.Node)]
     sources = frozenset().union(*map(constant_sources_of, constants))
@@ -201,7 +201,7 @@ def _fold(module: fx.GraphModule, norm: fx.Node) -> None:
 
 
 def _folded(module: fx.GraphModule, convolution: fx.Node, norm: fx.Node) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weight and the bias that do both, in double precision."""
+    """The weight and the bias that compute both, folded in double precision."""
     weight, bias, gamma, beta, mean, variance = (
         None if each is None else _constant(module, each).double() for each in (*convolution.args[1:3], *norm.args[1:5])
     )

@@ -1,9 +1,9 @@
-"""Inference with constant parameters.
+"""Freezing: inference with constant parameters.
 
 Before: ``graph(weight, bias, x)``, where ``weight`` and ``bias`` are marked as state
 After:  ``graph(x)``, with ``weight`` and ``bias``, or what was computed from them, as attributes of its module
 
-The state of a model may not change afterwards: whether a change shows in results is not said.
+The model's state must not change afterwards: results may or may not reflect a change.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from precast.native.graph_passes.constant_folding import add_constant, fold_batc
 
 
 def freeze_graph(module: fx.GraphModule, values: Mapping[str, torch.Tensor]) -> fx.GraphModule:
-    """A copy of ``module`` in which placeholders are constants, given by name, and all that follows is computed."""
+    """A copy of ``module`` in which the named placeholders are constants, folded as far as possible."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     graph.output(graph.graph_copy(module.graph, copies))
     frozen = fx.GraphModule(module, graph)
     for node in placeholders_of(frozen.graph):
         if node.name in values:
-            value = values[node.name].detach()
+            # What torch conjugates or negates lazily is computed now: graphs may look at the memory itself.
+            value = values[node.name].detach().resolve_conj().resolve_neg()
             constant = add_constant(frozen, node, value, like=node, name="constant", sources=frozenset({node.name}))
             node.replace_all_uses_with(constant)
             frozen.graph.erase_node(node)
@@ -37,7 +38,7 @@ def freeze_graph(module: fx.GraphModule, values: Mapping[str, torch.Tensor]) -> 
 
 
 def refuse_gradients() -> None:
-    """Tell that what is constant has no gradients."""
+    """Raise the error for gradients of frozen parameters."""
     raise FreezeError(
         "the compiled function was called for gradients, and its parameters are frozen",
         why="options(freeze=True) makes parameters and buffers constants when they are first used",

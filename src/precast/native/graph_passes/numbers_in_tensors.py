@@ -1,4 +1,4 @@
-"""Numbers that a graph reads out of tensors and computes with stay in tensors: nothing waits for them in Python.
+"""Keep numbers that a graph reads from tensors in tensors, so that nothing synchronizes with Python.
 
 Before::
 
@@ -11,7 +11,7 @@ After::
     t = 1 - 0.9 ** _to_copy(step, float64)  one element, as exact as Python's
     y = x / _to_copy(t, float32)
 
-Optimizers count steps like this, and schedules set learning rates: each number would cut the graph in two.
+Optimizers count steps like this, and schedules set learning rates: each such number would split the graph.
 """
 
 from __future__ import annotations
@@ -35,12 +35,17 @@ _ARITHMETIC: Mapping[Any, Any] = {
     operator.add: _aten.add.Tensor, operator.sub: _aten.sub.Tensor, operator.mul: _aten.mul.Tensor,
     operator.truediv: _aten.div.Tensor, operator.pow: _aten.pow.Tensor_Tensor, operator.neg: _aten.neg.default,
     torch.sym_max: _aten.maximum.default, torch.sym_min: _aten.minimum.default,
+    torch.sym_sqrt: _aten.sqrt.default, torch._sym_sqrt: _aten.sqrt.default,  # type: ignore[attr-defined]
+}  # fmt: skip
+_COMPARISONS: Mapping[Any, Any] = {
+    operator.eq: _aten.eq.Tensor, operator.ne: _aten.ne.Tensor, operator.lt: _aten.lt.Tensor,
+    operator.le: _aten.le.Tensor, operator.gt: _aten.gt.Tensor, operator.ge: _aten.ge.Tensor,
 }  # fmt: skip
 _BINARY = (_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor)
 
 
 def keep_numbers_in_tensors(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy in which tensors are computed with such numbers as tensors; the module itself if there are none."""
+    """A copy in which such numbers are zero-dim tensors; the module itself if there are none."""
     if not any(_is_number(node) and node.target is _aten._local_scalar_dense.default for node in module.graph.nodes):
         return module
     graph = fx.Graph()
@@ -48,14 +53,14 @@ def keep_numbers_in_tensors(module: fx.GraphModule) -> fx.GraphModule:
     writer = _Writer(graph)
     for node in list(graph.nodes):
         rule = _RULES.get(node.target)
-        numbers = [each for each in node.all_input_nodes if _is_number(each)]
-        if rule is None or not numbers or not _is_computed(node):
+        numbers = [each for each in (_compared(node) or node).all_input_nodes if _is_number(each)]
+        if rule is None or not numbers or not (_compared(node) or _is_computed(node)):
             continue
         tensors = [writer.tensor(number) for number in numbers]
         if all(each is not None for each in tensors):
             rule(writer, node, dict(zip(numbers, tensors, strict=True)))
     for node in reversed(list(graph.nodes)):
-        if _is_number(node) and not node.users:
+        if (_is_number(node) or _is_comparison(node)) and not node.users:
             graph.erase_node(node)
     return fx.GraphModule(module, graph)
 
@@ -64,17 +69,29 @@ def _is_number(node: fx.Node) -> bool:
     return has_value(node) and isinstance(value_of(node), torch.SymFloat)
 
 
+def _is_comparison(node: fx.Node) -> bool:
+    return node.target in _COMPARISONS and any(_is_number(each) for each in node.all_input_nodes)
+
+
+def _compared(node: fx.Node) -> fx.Node | None:
+    """The comparison of numbers that an assertion checks."""
+    condition = node.args[0] if node.target is _aten._assert_scalar.default else None
+    return condition if isinstance(condition, fx.Node) and _is_comparison(condition) else None
+
+
 def _is_computed(node: fx.Node) -> bool:
-    """Whether a result, and the tensors that it is computed from, are of one type that is exact enough."""
+    """Whether a result's dtype, and those of the tensors it is computed from, are precise enough."""
     value = value_of(node) if has_value(node) else None
     operands = [value_of(each) for each in node.all_input_nodes if not _is_number(each)]
     if not isinstance(value, FakeTensor) or value.dtype not in _DTYPES or not value.is_cpu:
         return False
-    return all(isinstance(each, FakeTensor) and each.dtype is value.dtype for each in operands)
+    # Operands of arithmetic are first converted to the result's dtype.
+    is_cast = node.target in _BINARY
+    return all(isinstance(each, FakeTensor) and (is_cast or each.dtype is value.dtype) for each in operands)
 
 
 class _Writer:
-    """Adds calls to a graph, and the tensor of each number once."""
+    """Adds calls to a graph, and makes the tensor of each number once."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
@@ -96,7 +113,7 @@ class _Writer:
         self._graph.erase_node(node)
 
     def tensor(self, number: fx.Node) -> fx.Node | None:
-        """One element with the value of a number; None where that cannot be computed so."""
+        """One element with the value of a number; None if it cannot be computed with tensors."""
         if number not in self._tensors:
             self._tensors[number] = self._made(number)
         return self._tensors[number]
@@ -107,10 +124,11 @@ class _Writer:
         target = _ARITHMETIC.get(number.target)
         if target is None or number.kwargs:
             return None
-        operands = [self._operand(number, each) for each in number.args]
+        operands = [self.operand(number, each) for each in number.args]
         return None if None in operands else self.call(number, target, *operands)
 
-    def _operand(self, number: fx.Node, operand: Argument) -> fx.Node | None:
+    def operand(self, number: fx.Node, operand: Argument) -> fx.Node | None:
+        """The tensor of one operand of a computed number."""
         if isinstance(operand, fx.Node):
             return self.tensor(operand) if _is_number(operand) else None
         if not isinstance(operand, int | float):
@@ -119,7 +137,7 @@ class _Writer:
 
     def _read(self, number: fx.Node) -> fx.Node | None:
         (source,) = number.args
-        assert isinstance(source, fx.Node), "a number is read out of a tensor"
+        assert isinstance(source, fx.Node), "a number is read from a tensor"
         value = value_of(source)
         if not isinstance(value, FakeTensor) or value.dtype not in _DTYPES or not value.is_cpu or value.numel() != 1:
             return None
@@ -138,7 +156,7 @@ Tensors = Mapping[fx.Node, fx.Node | None]
 
 
 def _replace(writer: _Writer, node: fx.Node, tensors: Tensors, *args: Argument, target: Any, **options: Any) -> None:
-    """Call ``target`` in place of a node, over tensors of its own type in place of numbers."""
+    """Replace a node by a call of ``target`` with zero-dim tensors of the node's dtype in place of numbers."""
     dtype = value_of(node).dtype  # type: ignore[attr-defined]
 
     def exchanged(each: fx.Node) -> fx.Node:
@@ -150,11 +168,17 @@ def _replace(writer: _Writer, node: fx.Node, tensors: Tensors, *args: Argument, 
 
 
 def _binary(writer: _Writer, node: fx.Node, tensors: Tensors) -> None:
-    left, right = node.args
+    left, right = (_cast_operand(writer, node, each) for each in node.args)
     factor = node.kwargs.get("alpha", 1)
     if isinstance(factor, fx.Node) or factor != 1:
         right = writer.call(node, _aten.mul.Tensor, right, _cast(writer, node, tensors, factor))
     _replace(writer, node, tensors, left, right, target=node.target)
+
+
+def _cast_operand(writer: _Writer, node: fx.Node, operand: Argument) -> Argument:
+    if not isinstance(operand, fx.Node) or _is_number(operand):
+        return operand
+    return writer.cast(node, operand, value_of(node).dtype)  # type: ignore[attr-defined]
 
 
 def _cast(writer: _Writer, node: fx.Node, tensors: Tensors, number: Argument) -> Argument:
@@ -186,10 +210,20 @@ def _scalar_tensor(writer: _Writer, node: fx.Node, tensors: Tensors) -> None:
     writer.replace(node, writer.call(node, _aten.clone.default, made))
 
 
+def _assert_scalar(writer: _Writer, node: fx.Node, _: Tensors) -> None:
+    comparison = _compared(node)
+    assert comparison is not None, "rules are asked for nodes that read numbers"
+    operands = [writer.operand(node, each) for each in comparison.args]
+    if None not in operands:
+        holds = writer.call(node, _COMPARISONS[comparison.target], *operands)
+        writer.replace(node, writer.call(node, _aten._assert_async.msg, holds, node.args[1]))
+
+
 _RULES: Mapping[Any, Callable[[_Writer, fx.Node, Tensors], None]] = {
     **dict.fromkeys(_BINARY, _binary),
     _aten.addcdiv.default: _multiplied(_aten.div.Tensor),
     _aten.addcmul.default: _multiplied(_aten.mul.Tensor),
     _aten.lerp.Scalar: _lerp,
     _aten.scalar_tensor.default: _scalar_tensor,
+    _aten._assert_scalar.default: _assert_scalar,
 }

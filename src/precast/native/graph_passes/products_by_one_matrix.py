@@ -1,16 +1,16 @@
-"""A batch of products by one and the same matrix is one product of a taller operand.
+"""Merge a batched GEMM by one and the same matrix into a single GEMM with a taller left operand.
 
 Before::
 
-    each = expand(weight, [8, 64, 32])          one matrix, seen eight times
+    each = expand(weight, [8, 64, 32])          one matrix, broadcast eight times
     y    = bmm(x, each)                         x: 8×10×64
 
 After::
 
     y    = view(mm(view(x, [80, 64]), select(each, 0, 0)), [8, 10, 32])
 
-Torch makes such batches of linear layers whose input is transposed and whose weights want no gradients. A product for
-each member of the batch reads the matrix anew every time, and packs it anew.
+Torch creates such batches for linear layers with transposed inputs and weights that need no gradients. A GEMM for
+each member of the batch would read and pack the matrix every time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Size = int | torch.SymInt
 
 
 def merge_products(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy in which such batches are single products; the module itself if there are none."""
+    """A copy in which such batches are single GEMMs; the module itself if there are none."""
     if not any(map(_has_one_matrix, module.graph.nodes)):
         return module
     graph = fx.Graph()
@@ -44,7 +44,7 @@ def merge_products(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _has_one_matrix(node: fx.Node) -> bool:
-    """Whether the right operand is the same memory in all of the batch."""
+    """Whether the right operand is broadcast along the batch."""
     if node.target is not _aten.bmm.default or not all(map(_is_traced, (node, *node.args))):
         return False
     right = _tensor(node.args[1])
@@ -87,7 +87,7 @@ def _merge(graph: fx.Graph, product: fx.Node) -> None:
 
 
 class _Writer:
-    """Adds calls in place of ``replaced``, with what tracing would say of them."""
+    """Adds calls that replace ``replaced``, with their traced values."""
 
     def __init__(self, graph: fx.Graph, replaced: fx.Node):
         self.graph, self.replaced = graph, replaced

@@ -21,21 +21,21 @@ class Buffer:
 
     @property
     def is_one_number(self) -> bool:
-        """Whether it is known to hold a single element."""
+        """Whether it is known to hold exactly one element."""
         return all(size == constant(1) for size in self.shape)
 
-    def lies_like(self, other: Buffer) -> bool:
-        """Whether one could take the place of the other."""
+    def is_laid_out_like(self, other: Buffer) -> bool:
+        """Whether dtype, shape and layout are equal, so that one could replace the other."""
         return (self.dtype, self.shape, self.strides) == (other.dtype, other.shape, other.strides)
 
     def offset(self, indices: tuple[Index, ...]) -> Index:
-        """How many elements from the start the element at `indices` is."""
+        """The offset, in elements, of the element at `indices`."""
         assert len(indices) == len(self.shape), f"{self.name} has {len(self.shape)} dims, not {len(indices)}"
         return _offset(indices, self.strides)
 
     @property
     def byte_size(self) -> Index:
-        """Memory from the first to the last element; for dense layouts, all of it."""
+        """Bytes from the first to the last element; for dense layouts, the whole size."""
         count, pairs = product(self.shape), zip(self.shape, self.strides, strict=True)
         span = sum(((size - 1) * stride for size, stride in pairs), constant(1))
         has_gaps = count.constant and span.constant is not None and span.constant > count.constant
@@ -47,7 +47,7 @@ class Buffer:
 
 
 def as_complex(pairs: Buffer) -> Buffer:
-    """Pairs of real numbers, next to each other along the last dimension, as one complex number each."""
+    """Pairs of real numbers, adjacent along the last dimension, as one complex number each."""
     assert pairs.strides[-1] == constant(1), f"the parts of {pairs.name} are apart"
     dtype = {"f32": "c64", "f64": "c128"}[pairs.dtype]
     return Buffer(pairs.name, dtype, pairs.shape[:-1], tuple(map(_half, pairs.strides[:-1])))
@@ -60,7 +60,7 @@ def _half(stride: Index) -> Index:
 
 @dataclass(frozen=True)
 class View:
-    """A strided window on a buffer: what library calls read and write."""
+    """A strided view of a buffer: the operand of a library call."""
 
     buffer: Buffer
     shape: tuple[Index, ...]

@@ -3,14 +3,14 @@
 Before: ``for i0 < 8: gelu_3[i0] = f(add_7[i0])`` and ``for i0 < 8: gelu_4[i0] = f(add_9[i0])``
 After, both: ``for i0 < 8: b1[i0] = f(b0[i0])``
 
-A pattern forgets sizes, too: how far loops go is told by whoever calls, and of tensors only memory is left.
+A pattern leaves sizes out, too: callers pass the ends of the loops, and of tensors only their memory matters.
 
-Let a kernel begin where its tensors begin, and say how far into them it did.
+A kernel is also rebased: its tensors begin at the first element that it accesses, and the offsets are separate.
 
 Before: ``for i0 < 32:  h[i0] = f(x[7, i0])``
 After:  ``for i0 < 32:  h[i0] = f(x[0, i0])``, called with ``x + 7 * 32``
 
-A loop that a program writes out step by step has one kernel then, and not one a step.
+An unrolled loop then has one kernel, not one for each step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from precast.native.loops.scalars import Accumulated, Accumulator, IndexValue, L
 
 
 def kernel_parameters(kernel: Kernel) -> tuple[tuple[Buffer, ...], tuple[str, ...]]:
-    """Buffers in the order of first use, and the dynamic sizes that the kernel mentions."""
+    """Buffers in the order of first use, and the dynamic sizes that the kernel uses."""
     loaded = [load.buffer for load in loads_of(kernel.body)]
     buffers = tuple(dict.fromkeys([*loaded, *(store.buffer for store in stores_of(kernel.body))]))
     indices: list[Index] = [variable.extent for variable in variables_of(kernel.body)]
@@ -51,7 +51,7 @@ def kernel_parameters(kernel: Kernel) -> tuple[tuple[Buffer, ...], tuple[str, ..
 
 
 def canonical_key(kernel: Kernel) -> str:
-    """Equal for two kernels exactly when one function serves both, given the parameters of `kernel_parameters`."""
+    """Equal for two kernels exactly when one function implements both, given the parameters of `kernel_parameters`."""
     buffers, sizes = kernel_parameters(kernel)
     renaming = _Renaming({Symbol(name): symbol(f"n{number}") for number, name in enumerate(sizes)}, buffers)
     body = tuple(map(renaming.statement, kernel.body))
@@ -61,7 +61,7 @@ def canonical_key(kernel: Kernel) -> str:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A kernel over plain memory, whose loops end at sizes of its own; and what these are in the kernel it is made of.
+    """A kernel over flat memory, whose loops end at symbolic sizes, and the original buffers and sizes.
 
     `buffers` and `sizes` are in the order of `kernel_parameters` of the pattern's kernel.
     """
@@ -71,10 +71,10 @@ class Pattern:
     sizes: tuple[Index, ...]
 
 
-# Asked for by who groups kernels and by who writes them.
+# Called for grouping kernels and again for generating them.
 @lru_cache(maxsize=1024)
 def pattern_of(kernel: Kernel) -> Pattern:
-    """Forget the shapes of tensors and the ends of loops."""
+    """Abstract from the shapes of tensors and the ends of loops."""
     forgetting = _Forgetting(kernel)
     general = replace(kernel, body=tuple(map(forgetting.statement, kernel.body)))
     buffers, sizes = kernel_parameters(general)
@@ -118,7 +118,7 @@ class _Forgetting:
 
 
 def _memory_of(buffer: Buffer) -> Buffer:
-    """As many elements as nobody asks: subscripts are offsets."""
+    """A flat buffer of arbitrary length: subscripts are offsets."""
     return contiguous_buffer(buffer.name, buffer.dtype, () if buffer.is_one_number else (symbol("length"),))
 
 
@@ -164,7 +164,7 @@ class _Renaming:
 
 
 def from_start(kernel: Kernel) -> tuple[Kernel, dict[Buffer, Index]]:
-    """The kernel over tensors that begin where it begins, and how many elements after the real ones these do."""
+    """The kernel over rebased tensors, and by how many elements each is offset from the original."""
     starts = {buffer: start for buffer, start in _lowest_subscripts(kernel).items() if any(start)}
     if not starts:
         return kernel, {}
@@ -174,7 +174,7 @@ def from_start(kernel: Kernel) -> tuple[Kernel, dict[Buffer, Index]]:
 
 
 def _lowest_subscripts(kernel: Kernel) -> dict[Buffer, tuple[int, ...]]:
-    """What is added to every subscript of a dimension, wherever a buffer is read or written."""
+    """The smallest constant subscript of each dimension over all accesses of a buffer."""
     lowest: dict[Buffer, tuple[int, ...]] = {}
     accesses: tuple[Load | Store, ...] = (*loads_of(kernel.body), *stores_of(kernel.body))
     for access in accesses:

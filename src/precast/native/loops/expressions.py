@@ -1,6 +1,6 @@
-"""Indices over sizes as the expressions of files: ``2*n + 1`` ↔ ``["Add", 0, ["Mul", 2, "n"], ["Mul", 1]]``.
+"""Indices over sizes in the form of files: ``2*n + 1`` ↔ ``["Add", 0, ["Mul", 2, "n"], ["Mul", 1]]``.
 
-The form is that of ``artifact.expressions``, whose functions have the names that sympy and torch have for them.
+The form is that of ``artifact.expressions``, whose functions have sympy's and torch's names.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ FUNCTIONS: dict[str, Callable[..., Index]] = {
 
 
 def index_to_json(index: Index) -> Json:
-    """An index over sizes alone; loop variables have no place in a file."""
+    """Serialize an index over sizes; loop variables cannot occur in a file."""
     terms: list[Json] = [["Mul", coefficient, *map(_atom, monomial)] for monomial, coefficient in index.terms]
     return ["Add", 0, *terms]
 
 
 def index_from_json(content: Json) -> Index:
-    """The index of an expression that ``index_to_json`` wrote."""
+    """The index that ``index_to_json`` wrote."""
     if isinstance(content, int):
         return constant(content)
     if isinstance(content, str):
         return of_loops.symbol(content)
-    assert isinstance(content, list), f"{content} is no expression"
+    assert isinstance(content, list), f"{content} is not an expression"
     name, *arguments = content
     return FUNCTIONS[str(name)](*map(index_from_json, arguments))
 
@@ -51,4 +51,4 @@ def _atom(factor: Atom) -> Json:
             return ["Mod", index_to_json(numerator), index_to_json(denominator)]
         case Extreme(kind, first, second):
             return [kind.capitalize(), index_to_json(first), index_to_json(second)]
-    raise AssertionError(f"{factor} is no size")
+    raise AssertionError(f"{factor} is not a size")

@@ -1,8 +1,8 @@
-"""Whole-number expressions over loop variables and dynamic sizes: subscripts, strides, sizes and offsets.
+"""Integer expressions over loop variables and dynamic sizes: subscripts, strides, sizes and offsets.
 
 An ``Index`` is a polynomial with integer coefficients in normal form, so equal expressions compare equal, and most of
 what views produce simplifies by itself: splitting a flat index by a size and joining it again returns it.
-Own type, not sympy: these are built by the ten thousand, and need four operations and two bounds.
+Our own type, not sympy: these are built by the ten thousand, and need four operations and two bounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A size that is known only when the program is called; never negative."""
+    """A dynamic size, known at the call; never negative."""
 
     name: str
 
@@ -34,7 +34,7 @@ class Symbol:
 @hashed_once
 @dataclass(frozen=True)
 class Variable:
-    """A loop's counter: runs from 0 up to, not including, ``extent``."""
+    """A loop variable: runs from 0 up to, not including, ``extent``."""
 
     name: str
     extent: Index
@@ -72,7 +72,7 @@ class Remainder:
 
 @dataclass(frozen=True)
 class Extreme:
-    """The larger (`kind` is max) or the smaller (min) of two."""
+    """The larger (`kind` is max) or the smaller (min) of two expressions."""
 
     kind: str
     first: Index
@@ -85,10 +85,10 @@ class Extreme:
 
 @dataclass(frozen=True)
 class Computed:
-    """A subscript that the loop computes, e.g. loads: a whole number from 0 up to, not including, `extent`.
+    """A subscript that the loop computes, e.g. loads: an integer from 0 up to, not including, `extent`.
 
-    Made by ``scalars.computed``; `mentioned` is what the value's own subscripts depend on. Whoever reads or writes at a
-    subscript whose range is not certain guards it; where `is_certain`, the value is known to be in its range.
+    Created by ``scalars.computed``; `mentioned` are the atoms that the value's own subscripts depend on. An access
+    whose subscript may be out of range is guarded; where `is_certain`, the value is known to be in range.
     """
 
     name: str
@@ -109,13 +109,13 @@ Monomial = tuple[Atom, ...]
 @hashed_once
 @dataclass(frozen=True)
 class Index:
-    """A sum of integer multiples of products of atoms, sorted by text; the empty sum is 0."""
+    """A sum of integer multiples of products of atoms, sorted by their text; the empty sum is 0."""
 
     terms: tuple[tuple[Monomial, int], ...]
 
     @cached_property
     def computed(self) -> tuple[Computed, ...]:
-        """The computed subscripts in this one, at any depth, each once."""
+        """The computed subscripts inside, at any depth, each once."""
         found: dict[Computed, None] = {}
         for monomial, _ in self.terms:
             for factor in monomial:
@@ -127,7 +127,7 @@ class Index:
 
     @cached_property
     def constant(self) -> int | None:
-        """The number this is, or None when it depends on a variable or a size."""
+        """The value if it is a constant; None if it depends on a variable or a size."""
         if not self.terms:
             return 0
         ((monomial, coefficient), *others) = self.terms
@@ -177,7 +177,7 @@ def product(factors: Iterable[Index | int]) -> Index:
 
 @remembered
 def floor_divide(numerator: Index | int, denominator: Index | int) -> Index:
-    """Divide and round down, taking out what divides exactly and dropping what is provably smaller than the divisor."""
+    """Divide and round down, extracting terms that divide exactly and dropping those provably below the divisor."""
     numerator, denominator = as_index(numerator), as_index(denominator)
     whole, rest = _split(numerator, denominator)
     if not rest.terms or is_between(rest, denominator):
@@ -195,7 +195,7 @@ def floor_divide(numerator: Index | int, denominator: Index | int) -> Index:
 
 @remembered
 def remainder(numerator: Index | int, denominator: Index | int) -> Index:
-    """What `floor_divide` leaves over."""
+    """The remainder of `floor_divide`."""
     numerator, denominator = as_index(numerator), as_index(denominator)
     _, rest = _split(numerator, denominator)
     if not rest.terms or is_between(rest, denominator):
@@ -209,12 +209,12 @@ def remainder(numerator: Index | int, denominator: Index | int) -> Index:
 
 
 def maximum(first: Index | int, second: Index | int) -> Index:
-    """The larger of two; decided here if it is the same for all sizes."""
+    """The larger of two; decided at compile time if it is the same for all sizes."""
     return _extreme_of("max", as_index(first), as_index(second))
 
 
 def minimum(first: Index | int, second: Index | int) -> Index:
-    """The smaller of two; decided here if it is the same for all sizes."""
+    """The smaller of two; decided at compile time if it is the same for all sizes."""
     return _extreme_of("min", as_index(first), as_index(second))
 
 
@@ -241,7 +241,7 @@ def is_non_negative(value: Index) -> bool:
 
 
 def substitute(value: Index, replacements: Mapping[Atom, Index]) -> Index:
-    """Replace variables or sizes, simplifying again on the way."""
+    """Replace variables or sizes, simplifying the result."""
     if not any(_mentions(monomial, replacements) for monomial, _ in value.terms):
         return value
     return _sum(
@@ -279,7 +279,7 @@ def coefficient_of(value: Index, variable: Variable) -> Index | None:
 
 
 def evaluate(value: Index, resolve: Callable[[Symbol | Variable | Computed], int]) -> int:
-    """Compute the number; `resolve` returns the value of each variable, size and computed subscript (or an array)."""
+    """Compute the value; `resolve` returns that of each variable, size and computed subscript (or an array of them)."""
     total = 0
     for monomial, coefficient in value.terms:
         term = coefficient
@@ -294,7 +294,7 @@ def _evaluate_atom(factor: Atom, resolve: Callable[[Symbol | Variable | Computed
         return resolve(factor)
     first, second = (evaluate(part, resolve) for part in _parts(factor))
     if isinstance(factor, Extreme):
-        # Not by `max`: arrays have no order.
+        # Not with `max`: arrays have no order.
         distance = abs(first - second)
         return (first + second + (distance if factor.kind == "max" else -distance)) // 2
     return first // second if isinstance(factor, Quotient) else first % second
@@ -359,7 +359,7 @@ def _rejoin(value: Index) -> Index:
 
 
 def _split(numerator: Index, denominator: Index) -> tuple[Index, Index]:
-    """Write `numerator` as ``whole * denominator + rest``; 0 divides what nobody uses: subscripts of no elements."""
+    """Write `numerator` as ``whole * denominator + rest``; division by 0 is allowed, since only empty loops have it."""
     if denominator.constant == 0:
         return constant(0), constant(0)
     if len(denominator.terms) != 1:
@@ -377,7 +377,7 @@ def _split(numerator: Index, denominator: Index) -> tuple[Index, Index]:
 
 @dataclass(frozen=True)
 class _Coarse:
-    """A division in steps of `grain`: ``grain * numerator + rest`` by ``grain * denominator``, `rest` below `grain`."""
+    """A division scaled by `grain`: ``grain * numerator + rest`` by ``grain * denominator``, `rest` below `grain`."""
 
     grain: Index
     numerator: Index
@@ -386,7 +386,7 @@ class _Coarse:
 
 
 def _coarse(numerator: Index, denominator: Index) -> _Coarse | None:
-    """A row of a matrix, say, does not depend on the column: ``(i*6 + j) // 12`` is ``i // 2``."""
+    """Drop the part of the numerator below a common factor: ``(i*6 + j) // 12`` is ``i // 2`` for ``j < 6``."""
     if len(denominator.terms) != 1:
         return None
     ((divisor, number),) = denominator.terms
@@ -400,7 +400,7 @@ def _coarse(numerator: Index, denominator: Index) -> _Coarse | None:
 
 
 def _cancel(numerator: Index, denominator: Index) -> tuple[Index, Index, int]:
-    """Divide both by their greatest common number."""
+    """Divide both by their greatest common divisor."""
     numbers = [coefficient for _, coefficient in (*numerator.terms, *denominator.terms)]
     common = math.gcd(*numbers) if numerator.terms else 1
     if common <= 1:
@@ -466,7 +466,7 @@ def _from_terms(terms: Mapping[Monomial, int]) -> Index:
 
 
 def _term_order(term: tuple[Monomial, int]) -> tuple[bool, str]:
-    # The constant comes last, as people write it.
+    # The constant comes last, as is conventional.
     return not term[0], _monomial_text(term[0])
 
 
@@ -484,7 +484,7 @@ def _factor(value: Index) -> str:
 
 
 def text_with(value: Index, names: Mapping[Computed, str]) -> str:
-    """The text of `value` with these names for its computed subscripts."""
+    """The text of `value`, with these names for its computed subscripts."""
     renamed: dict[Atom, Index] = {each: atom(Symbol(names[each])) for each in value.computed}
     return str(substitute(value, renamed)) if renamed else str(value)
 

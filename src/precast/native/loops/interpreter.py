@@ -1,9 +1,9 @@
-"""Runs loop programs on torch tensors, whole arrays at a time: slow, simple, and the judge of every transform.
+"""Runs loop programs on torch tensors, whole arrays at a time: slow and simple, the reference for every transform.
 
 Each loop variable becomes one axis of a broadcast array; a load is a gather at computed offsets, an accumulator a
 reduction over the axes of its loop.
 
-Philox 4x32-10 on whole arrays: the same bits as ``random_bits`` of the generated code.
+Random bits are Philox 4x32-10 on whole arrays: the same bits as ``random_bits`` of the generated code.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def random_bits(seed: torch.Tensor, number: torch.Tensor, place: torch.Tensor) -
     """64 random bits for each element of the three arrays, which are broadcast together."""
     (a, b), (c, d), (first_key, second_key) = map(_words, (place, number, seed))
     for _ in range(_ROUNDS):
-        # A product of two words wraps in 64 signed bits, and its halves are still right.
+        # A product of two 32-bit words wraps in 64 signed bits, and its halves are still right.
         (low_left, high_left), (low_right, high_right) = _words(a * _MULTIPLIERS[0]), _words(c * _MULTIPLIERS[1])
         a, b, c, d = high_right ^ b ^ first_key, low_right, high_left ^ d ^ second_key, low_left
         first_key, second_key = (first_key + _KEY_STEPS[0]) & _WORD, (second_key + _KEY_STEPS[1]) & _WORD
@@ -79,7 +79,7 @@ Fallback = Callable[[FallbackStep, Tensors], Tensors]
 
 
 def _by_any(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """A division that does not fail: whole arrays are computed, also of what loops without iterations never divide."""
+    """A division that does not fail: whole arrays are computed, including operands of loops with no iterations."""
 
     def divided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return function(a, b if b.is_floating_point() else torch.where(b == 0, 1, b))
@@ -108,7 +108,7 @@ _REDUCERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def interpret(program: LoopProgram, inputs: Sequence[torch.Tensor], fallback: Fallback | None = None) -> Tensors:
-    """Run `program`; outputs come back with the strides of their buffers, and what it updates is updated."""
+    """Run `program`; outputs have the strides of their buffers, and inputs with updates are modified in place."""
     run = _Run(sizes_of(program, inputs), fallback)
     for buffer, tensor in zip(program.inputs, inputs, strict=True):
         run.memory[buffer] = run.allocate(buffer)
@@ -127,7 +127,7 @@ def interpret_kernel(
     addresses: Mapping[Buffer, int],
     memory: Callable[[str, int, int], torch.Tensor],
 ) -> None:
-    """Run one kernel over memory that is at `addresses`; `memory` shows so many elements of a type at one."""
+    """Run one kernel over memory at `addresses`; `memory` makes a tensor of a dtype, address and length."""
     run = _Run(sizes, None)
     for buffer, address in addresses.items():
         run.memory[buffer] = memory(buffer.dtype, run.length(buffer), address)
@@ -135,19 +135,19 @@ def interpret_kernel(
 
 
 def sizes_of(program: LoopProgram, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
-    """The program's sizes in a call with these inputs."""
+    """The values of the program's sizes for these inputs."""
     return {source.symbol: _size(source, inputs[source.position]) for source in program.sizes}
 
 
 def _distinct(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
-    """The part of a tensor that has each element once, where expanding `like` repeated them."""
+    """The part of a tensor that has each element once, where broadcasting `like` repeats them."""
     for dimension, stride in enumerate((tensor if like is None else like).stride()):
         tensor = tensor.narrow(dimension, 0, min(tensor.shape[dimension], 1)) if stride == 0 else tensor
     return tensor
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a dense tensor, from its first element to its last."""
+    """The elements of a dense tensor in memory order."""
     length = 1 + sum(max(size - 1, 0) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.as_strided((length,), (1,)).clone()
 
@@ -176,7 +176,7 @@ class _Run:
 
     def positions(self, value: Index) -> torch.Tensor:
         def resolve(atom: Symbol | Variable | Computed) -> int:
-            # Arrays follow the same arithmetic as numbers; `evaluate` only adds, multiplies, divides and takes rests.
+            # Arrays follow the same arithmetic as integers; `evaluate` only adds, multiplies and divides.
             if isinstance(atom, Computed):
                 return self.value(atom.value)  # type: ignore[return-value]
             return self.sizes[atom.name] if isinstance(atom, Symbol) else self.grid[atom]  # type: ignore[return-value]
@@ -184,7 +184,7 @@ class _Run:
         return torch.as_tensor(evaluate(value, resolve))
 
     def length(self, buffer: Buffer) -> int:
-        """How many elements there are from the first to the last."""
+        """The number of elements from the first to the last."""
         extents = zip(buffer.shape, buffer.strides, strict=True)
         return 1 + sum(max(self.number(size) - 1, 0) * self.number(stride) for size, stride in extents)
 
@@ -199,10 +199,11 @@ class _Run:
     def window(self, view: Buffer | View) -> torch.Tensor:
         buffer, offset = (view, 0) if isinstance(view, Buffer) else (view.buffer, self.number(view.offset))
         shape, strides = [self.number(size) for size in view.shape], [self.number(stride) for stride in view.strides]
-        return self.storage(buffer).as_strided(shape, strides, offset)
+        # With no elements, the offset of the first may be negative.
+        return self.storage(buffer).as_strided(shape, strides, offset if 0 not in shape else 0)
 
     def read(self, view: View) -> torch.Tensor:
-        """What a view shows, also from back to front, which torch has no views for."""
+        """The elements of a view, including reversed ones, which torch cannot express as views."""
         backwards = [axis for axis, stride in enumerate(view.strides) if self.number(stride) < 0]
         if not backwards:
             return self.window(view)
@@ -231,20 +232,22 @@ class _Run:
                     output.copy_(finish(result, step.epilogue, inputs))
             case Check():
                 if self.window(step.failed).item():
-                    raise (IndexError if step.error == "index" else RuntimeError)(step.message)
+                    shown = None if step.shown is None else self.window(step.shown).tolist()
+                    message = step.message if shown is None else step.message.format(*shown)
+                    raise (IndexError if step.error == "index" else RuntimeError)(message)
             case Run():
                 number = 0 if step.choice is None else int(self.window(step.choice).item())
                 self.run_part(step.parts[number], [self.storage(each) for each in step.inputs], step.outputs)
             case Repeat():
                 self.repeat(step)
             case FallbackStep():
-                assert self.fallback is not None, f"{step.name} falls back to {step.operator} and nobody runs it"
+                assert self.fallback is not None, f"{step.name} falls back to {step.operator} without a callback"
                 results = self.fallback(step, tuple(map(self.window, step.inputs)))
                 for buffer, result in zip(step.outputs, results, strict=True):
                     self.window(buffer).copy_(result)
 
     def run_part(self, part: Part, inputs: Sequence[torch.Tensor], outputs: Sequence[Buffer]) -> None:
-        """Run a part over the memory of its inputs, and copy what it fills to the outputs."""
+        """Run a part over the memory of its inputs, and copy its results to the outputs."""
         results = self.results_of(part, inputs)
         for buffer, result in zip(outputs, results, strict=True):
             self.window(buffer).copy_(result)
@@ -269,7 +272,7 @@ class _Run:
         carried = [self.storage(each).clone() for each in step.inputs[: step.carried]]
         number, further = 0, [self.storage(each) for each in others]
         while self._goes_on(step, number, [*carried, *further]):
-            # Windows count from where the memory begins: a row has memory of its own.
+            # Views count from the start of the memory: a row has memory of its own.
             rows = [self.storage(each)[number * self.number(each.strides[0]) :].clone() for each in scanned]
             results = self.results_of(step.body, [*carried, *rows, *further])
             for buffer, result in zip(step.outputs[step.carried :], results[step.carried :], strict=True):
@@ -324,14 +327,14 @@ class _Run:
             target.scatter_reduce_(0, offsets, values.to(target.dtype), _COMBINATIONS[store.combine])
 
     def spread(self, values: torch.Tensor, active: tuple[Variable, ...]) -> torch.Tensor:
-        """Give `values` its full extent along the axes of `active`."""
+        """Expand `values` to the full extent along the axes of `active`."""
         return values.broadcast_to(torch.broadcast_shapes(values.shape, *(self.grid[each].shape for each in active)))
 
     def never_runs(self, active: tuple[Variable, ...]) -> bool:
         return not all(self.grid[each].numel() for each in active)
 
     def values_in(self, scalar: Scalar, active: tuple[Variable, ...]) -> torch.Tensor:
-        """A value for every iteration; where there is none, nothing is loaded, also not what no variable moves."""
+        """The value in every iteration; without iterations nothing is loaded, not even loop-invariant values."""
         if self.never_runs(active):
             return self.spread(torch.empty((), dtype=TORCH_DTYPES[scalar.dtype]), active)
         return self.spread(self.value(scalar), active)
@@ -342,7 +345,7 @@ class _Run:
         count = math.prod(values.shape[axis] for axis in axes)
         rows = values.permute([*kept, *axes]).reshape([*(values.shape[axis] for axis in kept), count])
         if count == 0 and accumulator.kind in ("max", "min"):
-            # Torch has no largest of nothing; machine code begins with this.
+            # Torch has no maximum of an empty tensor; generated code starts with this value.
             rows = rows.new_full((*rows.shape[:-1], 1), _beginning(accumulator.kind, rows.dtype))
         reduced = _REDUCERS[accumulator.kind](rows)
         return reduced.reshape([1 if axis in axes else values.shape[axis] for axis in range(values.ndim)])

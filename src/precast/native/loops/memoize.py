@@ -1,4 +1,4 @@
-"""Layers are alike, and so are the subscripts of their loops: few of those that are asked for are new."""
+"""Memoization: layers are alike, and so are the subscripts of their loops, so most requests repeat an earlier one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TypeVar
 Kind = TypeVar("Kind", bound=type)
 
 remembered = lru_cache(maxsize=65536)
-"""For functions of frozen values that are asked the same again and again."""
+"""Memoizes a function of immutable values."""
 
 
 def hashed_once(kind: Kind) -> Kind:
-    """Let the hash of each object of a frozen dataclass be computed once."""
+    """Compute the hash of each object of a frozen dataclass only once."""
     compute: Callable[[object], int] = vars(kind)["__hash__"]
 
     def remembered_hash(self: object) -> int:

@@ -1,4 +1,4 @@
-"""Runs passes over loop programs: checks what came out of each, and tells who listens."""
+"""Runs passes over loop programs: verifies the result of each, and notifies listeners."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from precast.native.loops.program import LoopProgram
 from precast.native.loops.verifier import verify_loops
 
 LoopPass = Callable[[LoopProgram], LoopProgram]
-"""Never changes its input; returns the same object when it had nothing to do."""
+"""Never changes its input; returns the same object when it changed nothing."""
 
 
 @stage
@@ -22,7 +22,7 @@ def run_loop_passes(
 ) -> LoopProgram:
     """Apply the passes in order; with `verify`, a program that breaks a rule is an error that names the pass.
 
-    `reusing` are those that give a buffer's memory to another: each step must still read what it read before.
+    `reusing` are the passes that reuse a buffer's memory: each step must still read the values it read before.
     """
     if verify:
         verify_loops(program, after="lowering")

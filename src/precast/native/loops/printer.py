@@ -1,4 +1,4 @@
-"""Loop programs as stable text, for people, golden files and telling equal kernels apart."""
+"""Loop programs as stable text, for display, golden files and comparing kernels."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def print_step(step: Step) -> list[str]:
             finishes += [f"  then {_finish_text(each, step)}" for each in step.epilogue]
             return [f"call {step.name}: {outputs} = {step.routine}({inputs}{numbers})", *finishes]
         case Check():
-            return [f"check {step.name}: {step.failed.name} is {step.error} error {step.message!r}"]
+            shown = "" if step.shown is None else f" of {step.shown.name}"
+            return [f"check {step.name}: {step.failed.name} is {step.error} error {step.message!r}{shown}"]
         case Run():
             choice = "" if step.choice is None else f" by {step.choice.name}"
             return [f"run {step.name}{choice}: {_operands_text(step)}", *_part_lines(step.parts)]
@@ -210,6 +211,6 @@ class _Body:
                 return accumulator.name
 
     def join(self, indices: tuple[Index, ...]) -> str:
-        """Subscripts, with the text of those that are computed in brackets."""
+        """Join subscripts, with computed ones in brackets."""
         names = {each: f"{{{self.texts[id(each.value)]}}}" for index in indices for each in index.computed}
         return ", ".join(text_with(index, names) for index in indices)

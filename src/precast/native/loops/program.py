@@ -26,7 +26,7 @@ class _Computing:
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
-        """All that it reads, operands before users."""
+        """All loads, operands before users."""
         return tuple(value for value in walk(*self._values()) if isinstance(value, Load))
 
     @cached_property
@@ -41,9 +41,9 @@ class _Computing:
 
 @dataclass(frozen=True, eq=False)
 class Store(_Computing):
-    """Write one element: nothing where `guard` is false; with `combine` (sum, prod, max, min), into what is there.
+    """Write one element; nothing where `guard` is false. With `combine` (sum, prod, max, min), reduce into the element.
 
-    Iterations may meet in one element only through computed subscripts; they then take effect in the order of the loop.
+    Iterations may write one element only through computed subscripts; they then take effect in iteration order.
     """
 
     buffer: Buffer
@@ -54,7 +54,7 @@ class Store(_Computing):
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether this writes its own element for certain."""
+        """Whether each iteration unconditionally writes an element of its own."""
         return self.guard is None and self.combine is None and not any(index.computed for index in self.indices)
 
     @property
@@ -76,9 +76,9 @@ class Accumulate(_Computing):
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """Run `body` for all values of `variables`, in any order: iterations are tied only by accumulators.
+    """Run `body` for all values of `variables`, in any order: iterations interact only through accumulators.
 
-    `accumulators` start at their neutral value before the loop and hold their result after it.
+    `accumulators` start at their neutral value and hold their result after the loop.
     """
 
     variables: tuple[Variable, ...]
@@ -87,12 +87,12 @@ class Loop:
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
-        """All that is read inside, each once."""
+        """All loads inside, each once."""
         return tuple(dict.fromkeys(load for statement in self.body for load in statement.loads))
 
     @cached_property
     def stores(self) -> tuple[Store, ...]:
-        """All that is written inside."""
+        """All stores inside."""
         return tuple(store for statement in self.body for store in statement.stores)
 
 
@@ -101,7 +101,7 @@ Statement = Store | Accumulate | Loop
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """One loop nest. `origins` are the graph nodes it computes, ``name: op``, for people."""
+    """One loop nest. `origins` names the graph nodes it computes, as ``name: op``, for display."""
 
     name: str
     body: tuple[Statement, ...]
@@ -118,9 +118,9 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class KernelGroup:
-    """Kernels that do the same to different tensors, of whatever sizes: they run as one.
+    """Horizontal fusion: kernels that do the same to different tensors, of any sizes, and run as one.
 
-    Their patterns (`canonical.pattern_of`) are equal, and none touches what another writes.
+    Their patterns (`canonical.pattern_of`) are equal, and none accesses what another writes.
     """
 
     name: str
@@ -148,15 +148,15 @@ FINISHES = {
     "add": 2, "mul": 2, "relu": 1, "relu6": 1, "gelu": 1, "gelu_doubled": 1, "gelu_tanh": 1, "silu": 1, "tanh": 1,
     "sigmoid": 1, "hardswish": 1,
 }  # fmt: skip
-"""Operations of prologues and epilogues → how many operands they take."""
+"""Operations of prologues and epilogues → their number of operands."""
 
 
 @dataclass(frozen=True)
 class Finish:
-    """What a routine does to each element of its result before it writes it: an operation of `FINISHES`.
+    """An operation of `FINISHES` that a routine applies to each element of its result before writing it (epilogue).
 
-    A binary operation takes its second operand from input number `operand`, which has the result's shape; where it
-    is the same along a dimension, with stride 0. In a prologue, the same with the routine's first input, as it is read.
+    A binary operation takes its second operand from input number `operand`, which has the result's shape, with stride 0
+    where it is broadcast. In a prologue, the same is applied to the routine's first input as it is read.
     """
 
     operation: str
@@ -167,7 +167,7 @@ class Finish:
 class LibraryCall:
     """A call of a routine of the support library, e.g. ``matmul``.
 
-    Inputs that only the `prologue` or the `epilogue` reads come after those of the routine.
+    Inputs read only by the `prologue` or the `epilogue` come after those of the routine.
     """
 
     name: str
@@ -181,25 +181,29 @@ class LibraryCall:
 
     @property
     def own_inputs(self) -> tuple[View, ...]:
-        """The routine's inputs without those of the prologue and the epilogue."""
+        """The routine's inputs, without those of the prologue and the epilogue."""
         others = sum(each.operand is not None for each in (*self.prologue, *self.epilogue))
         return self.inputs[: len(self.inputs) - others]
 
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """Fail if `failed`, one bool, is true: with `error` (index or value) and `message`."""
+    """Fail if the bool `failed` is true, with `error` (index or value) and `message`.
+
+    `shown` are integers that replace ``{0}``, ``{1}``, … in the message.
+    """
 
     name: str
     failed: Buffer
     error: str
     message: str
     origins: tuple[str, ...] = ()
+    shown: Buffer | None = None
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Stands, among a fallback's arguments, for its n-th input."""
+    """A placeholder, among a fallback's arguments, for its n-th input."""
 
     position: int
 
@@ -209,7 +213,7 @@ Argument = Slot | Index | None | bool | int | float | str | tuple["Argument", ..
 
 @dataclass(frozen=True, eq=False)
 class FallbackStep:
-    """An operator without a native rule: the program's owner is called back with the inputs and writes the outputs."""
+    """An eager fallback: the program's owner is called back with the inputs and writes the outputs."""
 
     name: str
     operator: str
@@ -223,7 +227,7 @@ class FallbackStep:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A program that a step of another runs. It knows the sizes of the programs around it, and those it reads itself.
+    """A program that a step of another runs. It knows the sizes of the enclosing programs, and those it reads itself.
 
     `plan` says where its temporaries are in the step's scratch memory; None until memory is planned.
     """
@@ -234,9 +238,9 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Run one of the `parts`: the second if `choice`, one bool, is true, else the first, or the only one.
+    """Run one of the `parts`: the second if the bool `choice` is true, otherwise the first, or the only one.
 
-    Each part takes the inputs and fills the outputs. `scratch` has room for the temporaries of every part.
+    Each part takes the inputs and writes the outputs. `scratch` has room for the temporaries of every part.
     """
 
     name: str
@@ -251,11 +255,11 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """Run the body `count` times, or while the condition holds: ``parts`` are the body, and the condition if any.
+    """Run the body `count` times, or while the condition holds: ``parts`` are the body and, if any, the condition.
 
-    The body takes as many `carried` values, then a row of each of the `scanned` tensors, then all other inputs; it
-    fills the carried values' successors, which are the first outputs, and a row of each other output. The condition
-    takes the carried values and all other inputs, and fills one bool. Successors alternate with the `spares`.
+    The body takes the `carried` values, then a row of each of the `scanned` tensors, then all other inputs; it writes
+    the next carried values, which are the first outputs, and a row of each other output. The condition takes the
+    carried values and all other inputs, and writes one bool. The next values are double-buffered in the `spares`.
     """
 
     name: str
@@ -274,21 +278,21 @@ class Repeat:
         return self.parts[0]
 
     def row_of(self, buffer: Buffer, name: str) -> Buffer:
-        """What one iteration sees of a tensor that is taken, or filled, row by row."""
+        """The view that one iteration has of a tensor that is read or written row by row."""
         return Buffer(name, buffer.dtype, buffer.shape[1:], buffer.strides[1:])
 
 
 Step = Kernel | KernelGroup | LibraryCall | FallbackStep | Check | Run | Repeat
 Fallible = Check | FallbackStep | Run | Repeat
-"""Steps that may end the call with an error."""
+"""Steps that may raise an error."""
 
 
 @dataclass(frozen=True)
 class SizeSource:
     """Where a dynamic size is read at the call: a dimension of input number `position`, or, with None, its value.
 
-    What is read there is `factor` times the size, plus `offset`. `example` is what the size was when it was traced.
-    A size that a part reads, since it depends on data, is at most `bound`: buffers have room for that.
+    The number read there is `factor` times the size, plus `offset`. `example` is the traced value of the size.
+    A data-dependent size, which a part reads, is at most `bound`: buffers have room for that.
     """
 
     symbol: str
@@ -302,9 +306,9 @@ class SizeSource:
 
 @dataclass(frozen=True)
 class InputUpdate:
-    """A result that is the new value of an input, and may be written there; `after` are steps that may fail before.
+    """A result that is the new value of an input, and may be written there; `after` names steps that may fail.
 
-    By name: those that the user's program runs before it changes the input.
+    These are the steps that the user's program runs before it changes the input.
     """
 
     result: Buffer
@@ -314,10 +318,10 @@ class InputUpdate:
 
 @dataclass(frozen=True, eq=False)
 class LoopProgram:
-    """Steps in order. Every buffer that is no input is written before it is read; outputs are never inputs.
+    """Steps in order. Every buffer except inputs is written before it is read; outputs are never inputs.
 
-    `results` is what the graph returns; its buffers are the outputs, its other members need no running. `updates` says
-    which of them may be written into inputs; one that is written there is no result any more.
+    `results` is what the graph returns; its buffers are the outputs, its other members need no computation. `updates`
+    says which results may be written into inputs; one that is written there is no longer a result.
     """
 
     name: str
@@ -329,7 +333,7 @@ class LoopProgram:
 
     @cached_property
     def written_inputs(self) -> frozenset[Buffer]:
-        """The inputs that hold new values when the program has run."""
+        """The inputs that hold new values after the program has run."""
         return frozenset(self.inputs).intersection(buffer for step in self.steps for buffer in written_by(step))
 
     @property
@@ -338,7 +342,7 @@ class LoopProgram:
 
     @property
     def routines(self) -> frozenset[str]:
-        """The routines that are called."""
+        """The names of routines that are called."""
         return frozenset(step.routine for step in all_steps(self) if isinstance(step, LibraryCall))
 
     @property
@@ -348,7 +352,7 @@ class LoopProgram:
 
     @property
     def temporaries(self) -> tuple[Buffer, ...]:
-        """What lives in the arena, in the order of first use."""
+        """The buffers in the arena, in the order of first use."""
         known = {*self.inputs, *self.outputs}
         found = dict.fromkeys(buffer for step in self.steps for buffer in (*written_by(step), *read_by(step)))
         return tuple(buffer for buffer in found if buffer not in known)
@@ -369,12 +373,12 @@ def with_steps(program: LoopProgram, steps: Sequence[Step]) -> LoopProgram:
 
 
 def parts_of(step: Step) -> tuple[Part, ...]:
-    """The programs that a step runs."""
+    """The nested programs of a step."""
     return step.parts if isinstance(step, Run | Repeat) else ()
 
 
 def all_steps(program: LoopProgram) -> Iterator[Step]:
-    """All steps at any depth, in the order of the text: one before the steps of its parts."""
+    """All steps at any depth, in textual order: a step before the steps of its parts."""
     for step in program.steps:
         yield step
         for part in parts_of(step):
@@ -382,7 +386,7 @@ def all_steps(program: LoopProgram) -> Iterator[Step]:
 
 
 def found_sizes(program: LoopProgram) -> tuple[SizeSource, ...]:
-    """The sizes that depend on data and are known to all that follows, since parts that run for certain read them."""
+    """The data-dependent sizes known to everything that follows, since parts that always run read them."""
     parts = [step.parts[0] for step in program.steps if isinstance(step, Run) and step.choice is None]
     return tuple(source for part in parts for source in (*part.program.sizes, *found_sizes(part.program)))
 
@@ -396,13 +400,13 @@ def statements_of(body: tuple[Statement, ...]) -> Iterator[Statement]:
 
 
 def values_of(body: tuple[Statement, ...]) -> tuple[Scalar, ...]:
-    """All that is stored and accumulated, and what decides where, in order."""
+    """All stored and accumulated values, and their subscripts and guards, in order."""
     return tuple(value for statement in statements_of(body) if not isinstance(statement, Loop)
                  for value in statement_values(statement))  # fmt: skip
 
 
 def statement_values(statement: Store | Accumulate) -> tuple[Scalar, ...]:
-    """Subscripts that are computed, the guard, and, last, the value."""
+    """Computed subscripts, the guard, and, last, the value."""
     if isinstance(statement, Accumulate):
         return (statement.value,)
     guard = () if statement.guard is None else (statement.guard,)
@@ -425,7 +429,7 @@ def rewrite_statement(
 
 
 def loads_of(body: tuple[Statement, ...]) -> Iterator[Load]:
-    """All that is read, each once, in the order of `walk`."""
+    """All loads, each once, in the order of `walk`."""
     return iter(dict.fromkeys(load for statement in body for load in statement.loads))
 
 
@@ -475,11 +479,11 @@ def read_by(step: Step) -> tuple[Buffer, ...]:
         case Run():
             return step.inputs if step.choice is None else (*step.inputs, step.choice)
         case Check():
-            return (step.failed,)
+            return (step.failed,) if step.shown is None else (step.failed, step.shown)
 
 
 def reader_counts(program: LoopProgram) -> Counter[Buffer]:
-    """How many steps read each buffer; whoever is given a result counts as one more."""
+    """How many steps read each buffer; being a result counts as one more."""
     readers = Counter(buffer for step in program.steps for buffer in read_by(step))
     readers.update(program.outputs)
     return readers

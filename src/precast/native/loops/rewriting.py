@@ -1,4 +1,4 @@
-"""Renaming in loop IR: variables, buffers, accumulators; everything shared stays shared."""
+"""Substitution in loop IR: variables, buffers, accumulators; shared scalars remain shared."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def substitute_scalar(value: Scalar, bindings: Mapping[Atom, Index], memo: dict[
 
 
 def substitution(bindings: Mapping[Atom, Index]) -> Callable[[Scalar], Scalar]:
-    """What `rewrite` needs to replace loop variables or sizes."""
+    """The function for `rewrite` that replaces loop variables or sizes."""
     known = frozenset(bindings.items())
 
     def change(each: Scalar) -> Scalar:
@@ -49,7 +49,7 @@ def substitution(bindings: Mapping[Atom, Index]) -> Callable[[Scalar], Scalar]:
     return change
 
 
-# Loops of layers that are alike are renamed alike.
+# Identical layers rename identical loops.
 @remembered
 def _substituted_indices(indices: tuple[Index, ...], bindings: frozenset[tuple[Atom, Index]]) -> tuple[Index, ...]:
     replacements = dict(bindings)
@@ -57,13 +57,13 @@ def _substituted_indices(indices: tuple[Index, ...], bindings: frozenset[tuple[A
 
 
 def substitute_variables(body: tuple[Statement, ...], bindings: Mapping[Variable, Index]) -> tuple[Statement, ...]:
-    """Replace variables of loops around `body` by what they are in terms of others."""
+    """Replace variables of enclosing loops by expressions of others."""
     replacements: dict[Atom, Index] = dict(bindings.items())
     return _substituted(body, replacements, {})
 
 
 def rename_variables(body: tuple[Statement, ...], names: Mapping[Variable, Variable]) -> tuple[Statement, ...]:
-    """Replace loop variables by others, where they are declared and where they are used."""
+    """Replace loop variables by others, in declarations and uses."""
     return _substituted(body, {old: atom(new) for old, new in names.items()}, names)
 
 
@@ -89,7 +89,7 @@ Place = tuple[Buffer, tuple[Index, ...]]
 
 
 def replace_places(body: tuple[Statement, ...], change: Callable[[Place], Place]) -> tuple[Statement, ...]:
-    """Read and write other elements."""
+    """Change which elements are read and written."""
     memo = dict[int, Scalar]()
 
     def change_load(each: Scalar) -> Scalar:
@@ -112,12 +112,12 @@ def replace_places(body: tuple[Statement, ...], change: Callable[[Place], Place]
 
 
 def replace_buffers(body: tuple[Statement, ...], names: Mapping[Buffer, Buffer]) -> tuple[Statement, ...]:
-    """Read and write other buffers of the same sizes."""
+    """Replace buffers by others of the same sizes."""
     return replace_places(body, lambda place: (names.get(place[0], place[0]), place[1]))
 
 
 def with_buffers(step: Step, names: Mapping[Buffer, Buffer]) -> Step:
-    """The step with other buffers of the same sizes; where whole ones are read or written, in any layout."""
+    """The step with other buffers of the same sizes; a buffer that is accessed as a whole may have any layout."""
     if names.keys().isdisjoint((*read_by(step), *written_by(step))):
         return step
     match step:
@@ -141,7 +141,8 @@ def with_buffers(step: Step, names: Mapping[Buffer, Buffer]) -> Step:
                 else replace(renamed, choice=names.get(renamed.choice, renamed.choice))
             )
         case Check():
-            return replace(step, failed=names.get(step.failed, step.failed))
+            shown = None if step.shown is None else names.get(step.shown, step.shown)
+            return replace(step, failed=names.get(step.failed, step.failed), shown=shown)
 
 
 def _renamed(buffers: tuple[Buffer, ...], names: Mapping[Buffer, Buffer]) -> tuple[Buffer, ...]:
@@ -163,7 +164,7 @@ def _with_buffer(view: View, names: Mapping[Buffer, Buffer]) -> View:
 
 
 def number_variables(kernel: Kernel, prefix: str = "i") -> Kernel:
-    """Call the loop variables i0, i1, … in the order in which the loops stand."""
+    """Rename the loop variables to i0, i1, … in textual order."""
     old = dict.fromkeys(variables_of(kernel.body))
     if [each.name for each in old] == [f"{prefix}{number}" for number in range(len(old))]:
         return kernel

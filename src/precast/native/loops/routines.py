@@ -1,4 +1,4 @@
-"""What the routines of the support library compute, said with torch: the oracle for library calls."""
+"""What the routines of the support library compute, in terms of torch: the oracle for library calls."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Shapes = Sequence[Sequence[int]]
 
 
 def run_routine(routine: str, inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
-    """The outputs of a library call; `shapes` are theirs."""
+    """The outputs of a library call; `shapes` are the outputs' shapes."""
     return _ROUTINES[routine](inputs, shapes, numbers)
 
 
 def finish(result: torch.Tensor, epilogue: Sequence[Finish], inputs: Tensors) -> torch.Tensor:
-    """A routine's result after its epilogue, or its first input after its prologue; `inputs` are all of the call's."""
+    """Apply an epilogue to a routine's result, or a prologue to its first input; `inputs` are all of the call's."""
     for each in epilogue:
         operands = () if each.operand is None else (inputs[each.operand],)
         result = _FINISHES[each.operation](result, *operands)
@@ -33,7 +33,7 @@ def _matmul(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
 
 
 def _geometry(rank: int, numbers: Sequence[int]) -> tuple[object, ...]:
-    """Arguments of torch's convolution operators."""
+    """The arguments of torch's convolution operators."""
     spatial = rank - 2
     stride, padding, dilation = (list(numbers[1 + n * spatial :][:spatial]) for n in range(3))
     return stride, padding, dilation, False, [0] * spatial, numbers[0]
@@ -42,7 +42,7 @@ def _geometry(rank: int, numbers: Sequence[int]) -> tuple[object, ...]:
 def _padded(
     source: torch.Tensor, weights: Sequence[int], result: Sequence[int], numbers: Sequence[int]
 ) -> torch.Tensor:
-    """What a convolution reads, zeros around it included; how many follow it is seen from the result."""
+    """A convolution's input with zero padding; the padding at the end follows from the result's size."""
     spatial, pads = source.ndim - 2, list[int]()
     for dim in reversed(range(spatial)):
         stride, before, dilation = (numbers[1 + part * spatial + dim] for part in range(3))
@@ -52,7 +52,7 @@ def _padded(
 
 
 def _unpadded(rank: int, numbers: Sequence[int]) -> tuple[object, ...]:
-    """Arguments of torch's convolution operators for what is padded already."""
+    """The arguments of torch's convolution operators for an input that is already padded."""
     stride, _, *others = _geometry(rank, numbers)
     return stride, [0] * (rank - 2), *others
 
@@ -73,7 +73,7 @@ def _convolution_backward_data(inputs: Tensors, shapes: Shapes, numbers: Sequenc
 
 def _convolution_backward_weights(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
     if not (inputs[0].numel() and inputs[1].numel()):
-        # Torch refuses kernels that are larger than nothing.
+        # Torch refuses kernels that are larger than an empty image.
         return (inputs[0].new_zeros(shapes[0]),)
     source, gradient = inputs
     weights = source.new_empty(shapes[0])
@@ -90,9 +90,9 @@ def _sort(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
 
 
 def _scores(query: torch.Tensor, key: torch.Tensor, mask: Tensors, numbers: Sequence[int]) -> torch.Tensor:
-    """What attention takes the softmax of."""
+    """The scores that attention takes the softmax of."""
     is_causal, _, scale_bits = numbers
-    # Of vectors without elements there is nothing to scale.
+    # Vectors without elements need no scale.
     scale = max(query.shape[-1], 1) ** -0.5 if scale_bits < 0 else _float_of(scale_bits)
     scores = query.float() @ key.float().transpose(-1, -2) * scale
     for each in mask:
@@ -108,13 +108,13 @@ def _float_of(bits: int) -> float:
 
 def _attention(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
     query, key, value, *mask = inputs
-    # Heads may share keys and values.
+    # Heads may share keys and values (grouped-query attention).
     key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
     scores = _scores(query, key, mask, numbers)
     sums = scores.logsumexp(-1)
     sees_nothing = sums == -torch.inf
     sums = sums.masked_fill(sees_nothing, 0)
-    # Not by the sums, which round large scores: weights would not add up to one.
+    # Not from the saved row sums, which round large scores: weights would not add up to one.
     weights = scores.softmax(-1).masked_fill(sees_nothing[..., None], 0)
     return (weights @ value.float()).to(query.dtype), sums
 
@@ -178,7 +178,7 @@ def _unique(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
 
 
 def _with_room(found: Tensors, shapes: Shapes) -> tuple[torch.Tensor, ...]:
-    """Rows that are followed by what nobody reads."""
+    """The filled rows, followed by unused ones up to the output's size."""
     return tuple(
         torch.cat([row, row.new_zeros(shape[0] - len(row))]) for row, shape in zip(found, shapes, strict=False)
     )
@@ -211,6 +211,66 @@ def _fft(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
     return (torch.view_as_real(torch.ops.aten._fft_c2c(source, dims, normalization, bool(is_forward))),)
 
 
+def _cholesky(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    return tuple(torch.linalg.cholesky_ex(inputs[0], upper=bool(numbers[0])))
+
+
+def _lu_solve(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    is_left, is_transposed = map(bool, numbers)
+    return (torch.linalg.lu_solve(*inputs, left=is_left, adjoint=is_transposed),)
+
+
+def _exchanged_rows(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    rows = shapes[0][-1]
+    factors = torch.zeros(*shapes[0], inputs[0].shape[-1])
+    permutations, _, _ = torch.lu_unpack(factors, inputs[0].contiguous(), unpack_data=False)
+    return (permutations.argmax(-2) if rows else torch.zeros(shapes[0], dtype=torch.int64),)
+
+
+def _triangular_solve(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    is_upper, is_left, has_ones = map(bool, numbers)
+    return (torch.linalg.solve_triangular(*inputs, upper=is_upper, left=is_left, unitriangular=has_ones),)
+
+
+def _householder_product(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    reflections, factors = inputs
+    columns = shapes[0][-1]
+    room = functional.pad(reflections, [0, max(columns - reflections.shape[-1], 0)])
+    return (torch.linalg.householder_product(room[..., :columns], factors),)
+
+
+def _eigh(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    values, vectors = torch.linalg.eigh(inputs[0], UPLO="U" if numbers[0] else "L")
+    info = torch.zeros(shapes[1], dtype=torch.int32)
+    return (values, info, vectors) if numbers[1] else (values, info)
+
+
+def _svd(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    info = torch.zeros(shapes[1], dtype=torch.int32)
+    if not numbers[0]:
+        return torch.linalg.svdvals(inputs[0]), info
+    is_full = shapes[2][-2] == shapes[2][-1] and shapes[3][-2] == shapes[3][-1]
+    left, values, right = torch.linalg.svd(inputs[0], full_matrices=is_full)
+    return values, info, left, right
+
+
+LEAST_SQUARES_DRIVERS = ("gelsy", "gels", "gelsd", "gelss")
+
+
+def _least_squares(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    driver, bits = numbers
+    rcond = None if bits < 0 else struct.unpack("d", struct.pack("q", bits))[0]
+    found = torch.linalg.lstsq(*inputs, rcond=rcond, driver=LEAST_SQUARES_DRIVERS[driver])
+    solution = found.solution
+    # The residual of the right-hand sides: only its norm is known, which goes into the first row.
+    rest = solution.new_zeros(*solution.shape[:-2], shapes[0][-2] - solution.shape[-2], solution.shape[-1])
+    if rest.shape[-2] and found.residuals.numel():
+        rest[..., 0, :] = found.residuals.sqrt()
+    rank = found.rank if found.rank.numel() else torch.zeros(shapes[1], dtype=torch.int64)
+    values = found.singular_values if found.singular_values.numel() else solution.new_zeros(shapes[2])
+    return torch.cat([solution, rest], -2), rank, values, torch.zeros(shapes[3], dtype=torch.int32)
+
+
 _FINISHES: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add,
     "mul": torch.mul,
@@ -227,17 +287,29 @@ _FINISHES: dict[str, Callable[..., torch.Tensor]] = {
 _ROUTINES: dict[str, Callable[[Tensors, Shapes, Sequence[int]], Tensors]] = {
     "attention": _attention,
     "attention_backward": _attention_backward,
+    "cholesky": _cholesky,
     "convolution": _convolution,
     "convolution_backward_data": _convolution_backward_data,
     "convolution_backward_weights": _convolution_backward_weights,
     "depthwise_convolution": _convolution,
+    "eigh": _eigh,
+    "exchanged_rows": _exchanged_rows,
     "fft": _fft,
+    "geqrf": lambda inputs, shapes, numbers: torch.geqrf(inputs[0]),
     "grouped_product": _grouped_product,
+    "householder_product": _householder_product,
+    "least_squares": _least_squares,
+    "lu_factor": lambda inputs, shapes, numbers: torch.linalg.lu_factor_ex(inputs[0]),
+    "lu_solve": _lu_solve,
     "matmul": _matmul,
+    "matrix_exp": lambda inputs, shapes, numbers: (torch.linalg.matrix_exp(inputs[0]),),
     "nonzero": _nonzero,
+    "ormqr": lambda inputs, shapes, numbers: (torch.ormqr(inputs[0], inputs[1], inputs[2], *map(bool, numbers)),),
     "quantized_product": _quantized_product,
     "scan": _scan,
     "search": _search,
     "sort": _sort,
+    "svd": _svd,
+    "triangular_solve": _triangular_solve,
     "unique": _unique,
 }

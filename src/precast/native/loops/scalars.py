@@ -14,8 +14,8 @@ from functools import cached_property
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Atom, Computed, Index, as_index, atom, atoms, substitute
 
-# Operation by name → how many arguments it takes. Comparisons and the `is_…` tests give bool; the others, the type of
-# their arguments. `where` takes (condition, then, otherwise); `random_bits`, (seed, number of the stream, place in it).
+# Operation → number of arguments. Comparisons and the `is_…` tests return bool; the others, the type of their
+# arguments. `where` takes (condition, then, otherwise); `random_bits`, (seed, stream number, place in the stream).
 UNARY = (
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos", "cosh", "digamma",
     "erf", "erfc", "exp", "expm1", "floor", "is_inf", "is_nan", "lgamma", "log", "log10", "log1p", "log2",
@@ -50,14 +50,14 @@ PREDICATES = frozenset({
     "ne",
 })  # fmt: skip
 
-# What costs about as much as a load: worth repeating rather than storing.
+# Operations about as cheap as a load: recomputed rather than stored.
 LIGHT = frozenset({
     "abs", "add", "eq", "ge", "gt", "le", "lt", "maximum", "minimum", "mul", "ne", "neg", "sub", "where",
 })  # fmt: skip
 
 
 class Arithmetic:
-    """Lets formulas be written as formulas: ``value * 0.5 + other``. Plain numbers take the type of the scalar."""
+    """Operator overloading for formulas: ``value * 0.5 + other``. Plain numbers take the type of the scalar."""
 
     def __add__(self, other: Scalar | float) -> Scalar:
         return _binary("add", self, other)
@@ -101,13 +101,13 @@ class Load(Arithmetic):
 
     @cached_property
     def operands(self) -> tuple[Scalar, ...]:
-        """What decides whether and where to read."""
+        """The scalars that decide whether and where to read."""
         return (*(() if self.guard is None else (self.guard,)), *computed_values(self.indices))
 
 
 @dataclass(frozen=True, eq=False)
 class Constant(Arithmetic):
-    """A number known when compiling."""
+    """A number known at compile time."""
 
     value: float | int | bool
     dtype: str
@@ -115,7 +115,7 @@ class Constant(Arithmetic):
 
 @dataclass(frozen=True, eq=False)
 class IndexValue(Arithmetic):
-    """A subscript or a size, used as a number."""
+    """A subscript or a size as a number."""
 
     index: Index
     dtype: str
@@ -132,18 +132,18 @@ class Apply(Arithmetic):
 
 @dataclass(frozen=True, eq=False)
 class Cast(Arithmetic):
-    """Convert as C does; to bool: whether it is not zero."""
+    """Convert as C does; to bool: whether it is nonzero."""
 
     value: Scalar
     dtype: str
     is_asked: bool = False
-    """Whether the value must have this type from here on, as the user's program or a rule says; otherwise some
-    operator's result happens to."""
+    """Whether the user's program or a rule requires rounding to this type; otherwise it is only the type of some
+    operator's result."""
 
 
 @dataclass(frozen=True, eq=False)
 class Named(Arithmetic):
-    """The same value, under the name it has in the user's graph."""
+    """The same value, with its name in the user's graph."""
 
     name: str
     value: Scalar
@@ -155,7 +155,7 @@ class Named(Arithmetic):
 
 @dataclass(frozen=True, eq=False)
 class Accumulator:
-    """What a reducing loop collects: `kind` is one of sum, prod, max, min, any, all."""
+    """The result of a reduction: `kind` is one of sum, prod, max, min, any, all."""
 
     name: str
     kind: str
@@ -206,7 +206,7 @@ def cast(value: Scalar, dtype: str, *, is_asked: bool = False) -> Scalar:
 
 
 def computed(name: str, value: Scalar, extent: Index | int, *, is_certain: bool = False) -> Index:
-    """`value`, a 64-bit whole number, as a subscript below `extent`; with `is_certain`, it needs no guard."""
+    """`value`, an i64, as a subscript below `extent`; with `is_certain`, it needs no guard."""
     assert value.dtype == "i64", f"subscripts are i64, not {value.dtype}"
     mentioned: set[Atom] = set()
     for each in walk(value):
@@ -217,7 +217,7 @@ def computed(name: str, value: Scalar, extent: Index | int, *, is_certain: bool 
 
 
 def computed_values(indices: tuple[Index, ...]) -> tuple[Scalar, ...]:
-    """The values behind the computed subscripts in `indices`, in the order in which they stand."""
+    """The values behind the computed subscripts in `indices`, in order."""
     return tuple(each.value for each in _computed_in(indices))
 
 
@@ -244,7 +244,7 @@ def _with_values(indices: tuple[Index, ...], values: typing.Sequence[Scalar]) ->
 
 
 def conjuncts(condition: Scalar | None) -> Iterator[Scalar]:
-    """The conditions that all hold where `condition` does; none where there is no condition."""
+    """The conditions whose conjunction is `condition`; none if it is None."""
     while isinstance(condition, Named):
         condition = condition.value
     if isinstance(condition, Apply) and condition.operation == "logical_and":
@@ -265,7 +265,7 @@ def operands_of(value: Scalar) -> tuple[Scalar, ...]:
 
 
 def walk(*roots: Scalar, known: Container[int] = ()) -> Iterator[Scalar]:
-    """Every distinct scalar below `roots`, operands before users; not those whose identity is `known` by now."""
+    """Every distinct scalar below `roots`, operands before users; skips those whose identity is in `known`."""
     seen: set[int] = set()
     stack: list[tuple[Scalar, bool]] = [(root, False) for root in reversed(roots)]
     while stack:
@@ -279,8 +279,8 @@ def walk(*roots: Scalar, known: Container[int] = ()) -> Iterator[Scalar]:
 
 
 def rewrite(root: Scalar, change: Callable[[Scalar], Scalar], memo: dict[int, Scalar]) -> Scalar:
-    """Rebuild a scalar bottom-up, giving each rebuilt node to `change`; shared nodes stay shared through `memo`."""
-    # What statements share, say one value that all of them use, is visited once and not for each.
+    """Rebuild a scalar bottom-up, passing each rebuilt node to `change`; shared nodes remain shared through `memo`."""
+    # A value shared by many statements is visited once, not for each.
     for value in walk(root, known=memo):
         memo[id(value)] = change(_with_operands(value, memo))
     return memo[id(root)]

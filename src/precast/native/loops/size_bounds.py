@@ -1,4 +1,4 @@
-"""How large expressions of sizes can be where some of the sizes depend on data: buffers are given room for that.
+"""Upper bounds of expressions of sizes, some of them data-dependent: buffers are allocated for the bound.
 
 ``u * 4 + n`` with ``u <= n`` is at most ``n * 5``.
 """
@@ -26,18 +26,18 @@ from precast.native.loops.index import (
 from precast.native.loops.program import LoopProgram
 
 Bounds = Mapping[str, Index]
-"""Sizes that depend on data, by name, and the most that each can be, as an expression of other sizes."""
+"""Data-dependent sizes, by name, and the upper bound of each, as an expression of other sizes."""
 NO_BOUNDS: Bounds = MappingProxyType({})
 
 
 def with_own_bounds(bounds: Bounds, program: LoopProgram) -> Bounds:
-    """The bounds that hold inside of a program, given those around it."""
+    """The bounds that hold inside a program, given those around it."""
     own = {source.symbol: upper_bound(source.bound, bounds) for source in program.sizes if source.bound is not None}
     return {**bounds, **own}
 
 
 def upper_bound(value: Index, bounds: Bounds) -> Index:
-    """The most that an expression of sizes can be; the same where none of them has a bound."""
+    """An upper bound of an expression of sizes; the expression itself if none of them has a bound."""
     is_free = any(isinstance(each, Symbol) and each.name in bounds for each in atoms(value)) if bounds else False
     return _end(value, bounds, upper=True) if is_free else value
 
@@ -60,7 +60,7 @@ def _atom_end(factor: Atom, bounds: Bounds, *, upper: bool) -> Index:
             if not upper and is_non_negative(numerator):
                 return constant(0)
             divisor = _end(denominator, bounds, upper=False)
-            # What depends on data may be 0; whoever divides by it divides nothing then.
+            # A data-dependent size may be 0; what is divided by it then is empty.
             return floor_divide(_end(numerator, bounds, upper=upper), divisor if divisor == denominator else 1)
         case Remainder(_, denominator):
             return _end(denominator, bounds, upper=True) - 1 if upper else constant(0)

@@ -1,4 +1,4 @@
-"""Let what may fail come before what overwrites the inputs: a call that fails then leaves them as they were.
+"""Move checks before the updates of inputs: a call that fails then leaves its inputs unchanged.
 
 Before::
 
@@ -12,7 +12,7 @@ After::
     for …:  keys_new[…] = …
     for …:  values_new[…] = …
 
-Checks of what loops alone find out move to the front, with those loops. For those that cannot, updates wait.
+Checks that depend on loops alone move to the front, with those loops. For others, the updates are delayed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from precast.native.loops.program import Check, Fallible, Kernel, LoopProgram, S
 
 
 def checks_first(program: LoopProgram) -> LoopProgram:
-    """The same steps in an order that checks first; every update comes after all that may fail."""
+    """Reorder steps so that checks come first and every update after everything that may fail."""
     if not program.updates:
         return program
     writers: dict[Buffer, list[int]] = {}
@@ -43,7 +43,7 @@ def checks_first(program: LoopProgram) -> LoopProgram:
 
 
 def _needed(check: int, steps: tuple[Step, ...], writers: dict[Buffer, list[int]]) -> set[int] | None:
-    """The numbers of a check and of all steps that it depends on; None if one of them is more than loops."""
+    """The numbers of a check and of all steps that it depends on; None if one of these is not a loop."""
     found, left = set[int](), [check]
     while left:
         number = left.pop()

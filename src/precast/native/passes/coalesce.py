@@ -1,4 +1,4 @@
-"""Write results where they end up.
+"""Copy elimination: compute results in the buffer where they end up.
 
 Before::
 
@@ -39,7 +39,7 @@ from precast.native.passes.inline import Definition, definition_of, strip_names
 
 
 def scatter_onto(program: LoopProgram) -> LoopProgram:
-    """Where a sum at computed places is added to something, sum onto that at once."""
+    """Where the result of a scatter-add is added to something, scatter directly onto that."""
     readers = reader_counts(program)
     sums = {each.written[0]: each for each in program.steps if isinstance(each, Kernel) and _starts_at_zero(each)}
     steps: list[Step] = []
@@ -59,7 +59,7 @@ def scatter_onto(program: LoopProgram) -> LoopProgram:
 
 
 def _starts_at_zero(kernel: Kernel) -> bool:
-    """Whether the kernel sets one buffer to 0 and then sums into it, and does nothing else."""
+    """Whether the kernel sets one buffer to 0 and then accumulates into it, and does nothing else."""
     first = definition_of(replace(kernel, body=kernel.body[:1])) if len(kernel.body) > 1 else None
     if first is None or len(kernel.written) != 1 or kernel.written[0] in kernel.read:
         return False
@@ -72,7 +72,7 @@ def _starts_at_zero(kernel: Kernel) -> bool:
 def _added(
     kernel: Kernel, sums: dict[Buffer, Kernel], readers: Counter[Buffer]
 ) -> tuple[Definition, Scalar, Buffer] | None:
-    """What a kernel defines, if that is something plus a sum that nobody else reads; the something; and the sum."""
+    """If a kernel adds a buffer that nothing else reads to another value: the definition, that value, the buffer."""
     definition = definition_of(kernel)
     value = strip_names(definition.value) if definition is not None else None
     if definition is None or not isinstance(value, Apply) or value.operation != "add":
@@ -81,7 +81,7 @@ def _added(
         total = _whole_load(mine, kernel)
         if total is None or total not in sums or readers[total] != 1:
             continue
-        if total.lies_like(definition.buffer) and not _reads(other, total):
+        if total.is_laid_out_like(definition.buffer) and not _reads(other, total):
             return definition, other, total
     return None
 
@@ -91,7 +91,7 @@ def _reads(value: Scalar, buffer: Buffer) -> bool:
 
 
 def _whole_load(value: Scalar, kernel: Kernel) -> Buffer | None:
-    """The buffer that `value` reads, if it reads each element where the kernel writes it."""
+    """The buffer that `value` loads, if each iteration loads the element that it writes."""
     load, store = strip_names(value), _only_store(kernel.body)
     if isinstance(load, Load) and load.guard is None and load.indices == store.indices:
         return load.buffer
@@ -118,7 +118,7 @@ class _Copy:
 
 
 def write_in_place(program: LoopProgram) -> LoopProgram:
-    """Where all of a temporary is copied first of all, let whoever makes it write the copy."""
+    """Where all of a temporary is first copied, let its producer write the copy."""
     temporaries, readers = set(program.temporaries), reader_counts(program)
     made_by_calls = {each for step in program.steps if isinstance(step, LibraryCall) for each in written_by(step)}
     targets: dict[Buffer, Buffer] = {}
@@ -133,7 +133,7 @@ def write_in_place(program: LoopProgram) -> LoopProgram:
 
 
 def _copy_in(kernel: Kernel) -> _Copy | None:
-    """The copy that a kernel begins with, if its source is read nowhere else in it."""
+    """The copy at the beginning of a kernel, if the kernel reads its source nowhere else."""
     first = kernel.body[:1]
     definition = definition_of(replace(kernel, body=first))
     load = strip_names(definition.value) if definition is not None else None
@@ -144,7 +144,7 @@ def _copy_in(kernel: Kernel) -> _Copy | None:
 
 
 def _has_same_place(load: Load, store: Store) -> bool:
-    """Whether each element is as far from the start of its buffer after a copy as before, whatever the shapes."""
+    """Whether the copy keeps the offset of each element, whatever the shapes."""
     source, target = load.buffer, store.buffer
     is_as_large = (source.dtype, source.byte_size) == (target.dtype, target.byte_size)
     has_as_many = product(source.shape) == product(target.shape)

@@ -1,9 +1,9 @@
-"""Run loops that go on through memory where an inner one ends as one loop.
+"""Loop collapsing: nested loops that traverse memory contiguously become one loop.
 
 Before: ``for i0 < 28, i1 < 28:  y[i0, i1] = f(x[i0, i1])``
 After:  ``for i0 < 784:  y[i0 // 28, i0 % 28] = f(x[i0 // 28, i0 % 28])``, whose addresses are plain: ``y + i0``
 
-A long loop fills vectors that short ones do not, and nests that ran over the same memory in other shapes become alike.
+A long loop fills vectors that short ones do not, and nests over the same memory in different shapes become equal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from precast.native.loops.scalars import IndexValue, walk
 
 
 def collapse_loops(program: LoopProgram) -> LoopProgram:
-    """Join the loops of every kernel as far as its addresses allow."""
+    """Collapse the loops of every kernel as far as its addresses allow."""
     return with_steps(program, [_collapsed(step) if isinstance(step, Kernel) else step for step in program.steps])
 
 
@@ -44,7 +44,7 @@ def _visit(statement: Statement) -> Statement:
     body = tuple(map(_visit, statement.body))
     if any(before is not after for before, after in zip(statement.body, body, strict=True)):
         statement = replace(statement, body=body)
-    # Iterations that meet in one element keep the order of the loops they are written in.
+    # Iterations that write the same element keep their order.
     if len(statement.variables) < 2 or not all(store.is_plain for store in stores_of(statement.body)):
         return statement
     while pair := _joinable(statement):
@@ -53,18 +53,18 @@ def _visit(statement: Statement) -> Statement:
 
 
 def _joinable(loop: Loop) -> tuple[Variable, Variable] | None:
-    """An outer and an inner variable that could be one."""
+    """An outer and an inner variable that can be collapsed into one."""
     if len(loop.variables) < 2:
         return None
     places = set(places_of(loop.body))
     for outer, inner in permutations(loop.variables, 2):
-        if all(_goes_on(place, outer, inner) for place in places):
+        if all(_continues(place, outer, inner) for place in places):
             return outer, inner
     return None
 
 
 def places_of(body: tuple[Statement, ...]) -> Iterator[Index]:
-    """Everything that depends on loop variables: addresses, and subscripts that are used as numbers."""
+    """Everything that depends on loop variables: addresses, and subscripts used as numbers."""
     for load in loads_of(body):
         yield load.buffer.offset(load.indices)
     for store in stores_of(body):
@@ -74,7 +74,7 @@ def places_of(body: tuple[Statement, ...]) -> Iterator[Index]:
             yield value.index
 
 
-def _goes_on(place: Index, outer: Variable, inner: Variable) -> bool:
+def _continues(place: Index, outer: Variable, inner: Variable) -> bool:
     step = coefficient_of(place, inner)
     return step is not None and coefficient_of(place, outer) == step * inner.extent
 
@@ -88,7 +88,7 @@ def _joined(loop: Loop, outer: Variable, inner: Variable) -> Loop:
 
 
 def split_variable(loop: Loop, variable: Variable, inner_extent: Index) -> Loop:
-    """The loop with `variable` in two: the inner one of `inner_extent`, which divides its extent."""
+    """Strip-mining: the loop with `variable` split in two, the inner of `inner_extent`, which divides its extent."""
     outer = Variable(f"{variable.name}.0", floor_divide(variable.extent, inner_extent))
     inner = Variable(f"{variable.name}.1", inner_extent)
     parts = {variable: (outer, inner)}

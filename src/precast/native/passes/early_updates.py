@@ -1,4 +1,4 @@
-"""Make the updates of inputs as soon as they can be made, where they are the last to read what is large.
+"""Update inputs as early as possible where the update is the last reader of something large.
 
 Before::
 
@@ -14,7 +14,7 @@ After::
     call mm: grad_1 = …
     for i0:  weight_1[i0] = weight_1[i0] - grad_1[i0]
 
-The gradients of a training step are then not all alive at its end, and each is read while it is still in a cache.
+The gradients of a training step are then not all live at its end, and each is read while it is still in a cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from precast.native.passes.group import is_small
 
 
 def update_early(program: LoopProgram) -> LoopProgram:
-    """Move steps that write inputs alone, and the small ones before them, up to the last step that they need."""
+    """Move steps that only write inputs, and the light ones they need, up to right after their last dependency."""
     moving = _Moving(program)
     places: list[tuple[int, int]] = []
     touched: dict[Buffer, int] = {}
@@ -36,7 +36,7 @@ def update_early(program: LoopProgram) -> LoopProgram:
         if moving.is_light(step) or moving.is_update(step, number):
             needed = [written.get(buffer, -1) for buffer in read_by(step)]
             needed += [touched.get(buffer, -1) for buffer in written_by(step)]
-            # Nothing is written into an input before what may have to fail without that.
+            # An input is not overwritten before steps that may fail.
             place = max(fallible, *needed)
         places.append((place, number))
         for buffer in (*read_by(step), *written_by(step)):
@@ -52,7 +52,7 @@ def update_early(program: LoopProgram) -> LoopProgram:
 
 
 class _Moving:
-    """Which steps of a program are worth moving."""
+    """Decides which steps of a program are worth moving."""
 
     def __init__(self, program: LoopProgram) -> None:
         self._inputs, temporaries = set(program.inputs), set(program.temporaries)
@@ -61,12 +61,12 @@ class _Moving:
         self._last_read = {buffer: number for number, step in enumerate(program.steps) for buffer in read_by(step)}
 
     def is_update(self, step: Step, number: int) -> bool:
-        """Whether the step writes inputs alone, and is the last to read something large."""
+        """Whether the step only writes inputs, and is the last reader of something large."""
         ends = (buffer for buffer in self._large.intersection(read_by(step)) if self._last_read[buffer] == number)
         return self._writes_only(step, self._inputs) and next(ends, None) is not None
 
     def is_light(self, step: Step) -> bool:
-        """Whether the step computes something small of what is small, such as a rate from a count of steps."""
+        """Whether the step computes something small from something small, e.g. a learning rate from a step count."""
         return self._writes_only(step, self._small) and self._large.isdisjoint(read_by(step))
 
     def _writes_only(self, step: Step, buffers: set[Buffer]) -> bool:

@@ -1,4 +1,4 @@
-"""Let matrix products and convolutions finish their elements themselves: bias, scale, residual, activation.
+"""Epilogue fusion: matrix products and convolutions apply bias, scale, residual and activation themselves.
 
 Before::
 
@@ -11,9 +11,9 @@ After::
     for i1 < 64:  conv_shift[i1] = -mean[i1] * rsqrt(variance[i1])
     call conv: relu = convolution(x, w) then mul conv_scale, add conv_shift, add y, relu
 
-What cannot go in stays in the loop, from there on.
+The chain stops at the first operation that a routine does not support; the loop keeps the rest.
 
-What is done to a loaded value, operation by operation, on its way to where it is stored.
+The chain is the path from a loaded value to the stored one, operation by operation.
 
 Before: ``maximum((conv[i] - mean[i]) * scale[i], 0)``, seen from ``conv[i]``
 After:  add ``-mean[i]``, mul ``scale[i]``, relu
@@ -35,10 +35,12 @@ from precast.native.loops.program import (
     LoopProgram,
     Step,
     Store,
+    read_by,
     reader_counts,
     rewrite_statement,
     with_steps,
 )
+from precast.native.loops.rewriting import substitute_scalar
 from precast.native.loops.scalars import (
     Apply,
     Cast,
@@ -57,7 +59,7 @@ from precast.native.rules.activation import gelu_doubled_of, gelu_of, silu_of
 
 
 def _hardswish_of(value: Scalar) -> Scalar:
-    """As PyTorch takes it apart."""
+    """As PyTorch decomposes it."""
     above = apply("maximum", value + 3.0, as_scalar(0, value.dtype))
     return value * apply("minimum", above, as_scalar(6, value.dtype)) / 6.0
 
@@ -72,12 +74,12 @@ ACTIVATIONS: dict[str, Callable[[Scalar], Scalar]] = {
 
 
 ACTIVATION_DEPTH = 2
-"""The shortest way from an activation's argument to its value, in operations, at most."""
+"""The maximal distance from an activation's argument to its value, in operations."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One operation of `ir.loops.program.FINISHES`, its second operand, and the value it returns."""
+    """One operation of `loops.program.FINISHES`, its second operand, and the value it returns."""
 
     operation: str
     operand: Scalar | None
@@ -85,9 +87,9 @@ class Part:
 
 
 def path_from(start: Scalar, root: Scalar) -> list[Part]:
-    """The operations from `start` towards `root`, as far as each has one reader and is known.
+    """The operations from `start` towards `root`, as far as each is supported and has one reader.
 
-    Rounding on the way to the type of `start` is left out: it is rounded once, at the end.
+    Intermediate rounding to the type of `start` is omitted: the result is rounded once, at the end.
     """
     readers: dict[int, list[Scalar]] = defaultdict(list)
     for value in walk(root):
@@ -108,7 +110,7 @@ def path_from(start: Scalar, root: Scalar) -> list[Part]:
 
 
 def _next_part(value: Scalar, readers: dict[int, list[Scalar]], dtype: str) -> Part | None:
-    """The next operation; with no name, one that changes nothing."""
+    """The next operation; one without a name is the identity."""
     match readers[id(value)]:
         case [Named() as reader]:
             return Part("", None, reader)
@@ -144,7 +146,7 @@ def _activation(value: Scalar, readers: dict[int, list[Scalar]]) -> Part | None:
 
 
 def _is_only_way(value: Scalar, reached: Scalar, readers: dict[int, list[Scalar]]) -> bool:
-    """Whether nobody but `reached` needs `value`, or anything between the two."""
+    """Whether only `reached` depends on `value` and on everything between the two."""
     inside, between = {id(each) for each in walk(reached)}, {id(value)}
     for each in walk(reached):
         if any(id(operand) in between for operand in operands_of(each)):
@@ -153,7 +155,7 @@ def _is_only_way(value: Scalar, reached: Scalar, readers: dict[int, list[Scalar]
 
 
 def _followers(value: Scalar, readers: dict[int, list[Scalar]], *, depth: int) -> Iterator[Scalar]:
-    """What reads a value, and what reads that, up to so many operations away."""
+    """The transitive readers of a value, up to a number of operations away."""
     for reader in readers[id(value)]:
         if isinstance(reader, Apply):
             yield reader
@@ -163,7 +165,7 @@ def _followers(value: Scalar, readers: dict[int, list[Scalar]], *, depth: int) -
 
 
 def _is_same(first: Scalar, second: Scalar, argument: Scalar) -> bool:
-    """Whether two formulas of `argument` are written the same way."""
+    """Whether two formulas of `argument` are structurally equal."""
     first, second = _bare(first, argument), _bare(second, argument)
     match first, second:
         case _ if first is argument or second is argument:
@@ -182,12 +184,12 @@ def _bare(value: Scalar, argument: Scalar) -> Scalar:
 
 
 CHANNELS = {"matmul": -1, "convolution": 1, "depthwise_convolution": 1, "quantized_product": -1}
-"""Routines that take epilogues → the dimension of their results along which biases and scales run."""
+"""Routines that take epilogues → the dimension of their results that biases and scales are indexed by."""
 TYPES = ("f32", "bf16", "f16")
 
 
 def absorb_epilogues(program: LoopProgram) -> LoopProgram:
-    """Move what loops do to each element of a call's result into the call; a loop goes if nothing is left of it."""
+    """Move the elementwise operations of loops over a call's result into the call; a loop left empty is removed."""
     if not any(isinstance(step, LibraryCall) and step.routine in CHANNELS for step in program.steps):
         return program
     readers = reader_counts(program)
@@ -197,11 +199,14 @@ def absorb_epilogues(program: LoopProgram) -> LoopProgram:
     for step in program.steps:
         rest = step
         for buffer in [each for each in step.read if each in calls] if isinstance(step, Kernel) else ():
-            absorbed = _absorb(calls[buffer], rest, names) if isinstance(rest, Kernel) else None
+            absorbed = _absorb(calls[buffer], rest, names) if isinstance(rest, Kernel) and buffer in calls else None
             if absorbed is not None:
                 steps.remove(calls.pop(buffer))
                 *before, rest = absorbed
                 steps += before
+                for taken in (each for made in before for each in read_by(made)):
+                    # Its result has another reader now, which comes before the rest of the loop.
+                    calls.pop(taken, None)
         if isinstance(rest, LibraryCall) and rest.routine in CHANNELS and _may_grow(rest, readers):
             calls[rest.outputs[0].buffer] = rest
         steps.append(rest)
@@ -214,7 +219,7 @@ def _may_grow(call: LibraryCall, readers: Counter[Buffer]) -> bool:
 
 
 def _is_whole(view: View) -> bool:
-    """Whether a view is its buffer; where there is one element, any stride is right."""
+    """Whether a view is its whole buffer; for a single element, any stride will do."""
     if view.shape != view.buffer.shape or view.offset != constant(0):
         return False
     dims = zip(view.shape, view.strides, view.buffer.strides, strict=True)
@@ -222,7 +227,7 @@ def _is_whole(view: View) -> bool:
 
 
 def _absorb(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | None:
-    """What takes the place of the call and of a loop that reads its result; None if they stay as they are."""
+    """The steps that replace the call and a loop that reads its result; None if they stay as they are."""
     kernel = _reading_once(kernel, call.outputs[0].buffer)
     match = Match.of(call, kernel)
     if match is None:
@@ -233,11 +238,11 @@ def _absorb(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | 
     reached, value = parts[-1].reached, match.definition.value
     target = match.view_of(match.definition.buffer, match.definition.offset)
     if target is not None and target.dtype != call.outputs[0].dtype:
-        # The routine writes the type that it computes.
+        # The routine writes the type that it computes in.
         target = None
     if target is not None and (reached is value or (isinstance(value, Cast) and value.value is reached)):
         return match.grown(parts, target, kernel.origins, names)
-    # What is kept half-way has the type of the result: it was rounded there anyway.
+    # An intermediate result has the type of the final one: it was rounded to it anyway.
     while parts and (reached := _before_widening(parts[-1].reached, match.load.dtype)).dtype != match.load.dtype:
         parts.pop()
     if not parts:
@@ -246,7 +251,7 @@ def _absorb(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | 
 
 
 def _reading_once(kernel: Kernel, buffer: Buffer) -> Kernel:
-    """The loop with what it reads of `buffer` as one value, where that is one element."""
+    """The loop with its loads of `buffer` shared as one value, if they all load the same element."""
     known: dict[tuple[Index, ...], Load] = {}
 
     def change(value: Scalar) -> Scalar:
@@ -262,11 +267,11 @@ def _reading_once(kernel: Kernel, buffer: Buffer) -> Kernel:
 
 
 def _starting_at(kernel: Kernel, reached: Scalar, load: Load) -> Kernel:
-    """The loop with `reached` taken from memory instead of being computed."""
+    """The loop with `reached` loaded from memory instead of computed."""
     (nest,) = kernel.body
     (store,) = nest.body if isinstance(nest, Loop) else (nest,)
     assert isinstance(store, Store)
-    # Rebuilding `reached` itself is replaced at its top, so that what is below it is dropped.
+    # `reached` itself is replaced, so that everything below it is dropped.
     memo: dict[int, Scalar] = {id(reached): load}
     store = rewrite_statement(store, lambda value: value, memo)
     return replace(kernel, body=(replace(nest, body=(store,)) if isinstance(nest, Loop) else store,))
@@ -274,12 +279,12 @@ def _starting_at(kernel: Kernel, reached: Scalar, load: Load) -> Kernel:
 
 @dataclass(frozen=True)
 class Axis:
-    """A dimension of a call's result as a loop sees it: its variables, innermost first, and how far each steps."""
+    """A dimension of a call's result in terms of a loop: its variables, innermost first, and the step of each."""
 
     parts: tuple[tuple[Variable, Index], ...]
 
     def stride_of(self, offset: Index) -> Index | None:
-        """How far a step along this dimension goes in a buffer that is read at `offset`; None if that varies."""
+        """The stride of this dimension in a buffer that is read at `offset`; None if it is not constant."""
         stride = constant(0)
         for number, (variable, step) in enumerate(self.parts):
             moved = coefficient_of(offset, variable)
@@ -290,9 +295,9 @@ class Axis:
 
 
 def axes_of(load: Load, variables: Sequence[Variable]) -> tuple[Axis, ...] | None:
-    """How a loop over `variables` walks along the dimensions of what it loads, if it meets every element once.
+    """How a loop over `variables` traverses the dimensions of what it loads, if it reads every element once.
 
-    One that meets a part of them, a crop say, is no walk: the call would still write, and read operands for, the whole.
+    None for a part of the elements, e.g. a crop: the call would still write, and read operands for, all of them.
     """
     left, axes = set(variables), list[Axis]()
     for index, size in zip(load.indices, load.buffer.shape, strict=True):
@@ -340,7 +345,7 @@ class Match:
         return self.axes[CHANNELS[self.call.routine]]
 
     def view_of(self, buffer: Buffer, offset: Index) -> View | None:
-        """`buffer` in the shape of the call's result, as the loop walks along it from `offset`."""
+        """`buffer` viewed in the shape of the call's result, as the loop traverses it from `offset`."""
         strides = [axis.stride_of(offset) for axis in self.axes]
         known = tuple(stride for stride in strides if stride is not None)
         if len(known) != len(strides) or offset.computed:
@@ -349,7 +354,7 @@ class Match:
         return View(buffer, self.load.buffer.shape, known, substitute(offset, bindings))
 
     def absorbable(self, path: list[Part]) -> list[Part]:
-        """The first parts of the path, up to one whose operand the routine cannot take."""
+        """The prefix of the path whose operands the routine can take."""
         for number, part in enumerate(path):
             if not self.is_taken(part.operand):
                 return path[:number]
@@ -359,7 +364,7 @@ class Match:
         return operand is None or self.is_of_channel(operand) or self.residual(operand) is not None
 
     def is_of_channel(self, value: Scalar) -> bool:
-        """Whether a value depends on nothing but the channel."""
+        """Whether a value depends only on the channel."""
         if len(self.channel_axis.parts) > 1 or value.dtype != "f32":
             return False
         others = [each for axis in self.axes if axis is not self.channel_axis for each, _ in axis.parts]
@@ -370,7 +375,7 @@ class Match:
         )
 
     def residual(self, value: Scalar) -> View | None:
-        """An operand that is laid out in memory as the result is."""
+        """An operand with the layout of the result."""
         load = _loaded(value)
         if load is None or load.dtype != self.load.dtype:
             return None
@@ -381,7 +386,7 @@ class Match:
         return view if all(mine == other for mine, other, axis in pairs if axis.parts) else None
 
     def grown(self, parts: list[Part], target: View, origins: tuple[str, ...], names: set[str]) -> list[Step]:
-        """The call with these parts as its epilogue, after the small loops that compute scales and shifts."""
+        """The call with this epilogue, after the small loops that compute scales and shifts."""
         writer = EpilogueWriter(self, names)
         for part in parts:
             writer.add(part)
@@ -403,7 +408,7 @@ def _before_widening(value: Scalar, dtype: str) -> Scalar:
 
 
 def _loaded(value: Scalar) -> Load | None:
-    """What a value is read from as it is; routines widen half precision themselves."""
+    """The load that a value is, up to widening: routines widen 16-bit floats themselves."""
     value = strip_names(value)
     if isinstance(value, Cast) and value.dtype == "f32" and value.value.dtype in TYPES:
         value = strip_names(value.value)
@@ -411,7 +416,7 @@ def _loaded(value: Scalar) -> Load | None:
 
 
 class EpilogueWriter:
-    """Collects finishes; operations by channel are joined into one scale and one shift."""
+    """Collects the operations of an epilogue; per-channel ones are combined into one scale and one shift."""
 
     def __init__(self, match: Match, names: set[str]):
         self.match, self.names = match, names
@@ -452,7 +457,7 @@ class EpilogueWriter:
         self.operands.append(view)
 
     def operand(self, kind: str, value: Scalar) -> View:
-        """A value by channel as an operand: what it is loaded from, or a buffer that a small loop fills."""
+        """A per-channel value as an operand: a view of what it loads, or of a buffer that a small loop fills."""
         load = _loaded(value)
         if load is not None:
             view = self.match.view_of(load.buffer, load.buffer.offset(load.indices))
@@ -467,6 +472,10 @@ class EpilogueWriter:
             name = f"{self.match.call.name}_{kind}_{number}"
         self.names.add(name)
         variables = tuple(variable for variable, _ in self.match.channel_axis.parts)
+        # With stride 0, the other variables do not matter.
+        value = substitute_scalar(
+            value, {each: constant(0) for each in self.match.definition.variables if each and each not in variables}
+        )
         shape = (product(variable.extent for variable in variables),)
         buffer = Buffer(name, value.dtype, shape, contiguous_strides(shape))
         indices = tuple(map(atom, variables)) or (constant(0),)

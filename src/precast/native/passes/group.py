@@ -1,4 +1,4 @@
-"""Run kernels that do the same to different tensors as one.
+"""Horizontal fusion: run kernels that do the same to different tensors as one.
 
 Before::
 
@@ -11,9 +11,9 @@ After::
     call mm: …
     group mul:  both
 
-One parallel region then goes over all of them, so that an optimizer's many small tensors share the threads of its few
-large ones, and one function is compiled for all sizes. A kernel moves down to the next of its kind, or up to the last,
-past steps that have nothing to do with it. No large temporary may live longer for that.
+One parallel region then covers all of them, so that an optimizer's many small tensors share the threads of its few
+large ones, and one function is compiled for all sizes. A kernel moves down to the next of its pattern, or up to the
+last, past independent steps. The lifetimes of large temporaries are not extended.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from precast.native.loops.program import (
 )
 
 SMALL = 4096
-"""Bytes that a temporary may have at most to live longer than it must."""
+"""Temporaries up to this many bytes may live longer than necessary."""
 
 
 def group_kernels(program: LoopProgram) -> LoopProgram:
-    """Put independent kernels of one pattern together."""
+    """Group independent kernels of the same pattern."""
     order, groups = _Order(program), dict[str, _Place]()
     for step in program.steps:
         key = _key(step) if isinstance(step, Kernel) else None
@@ -55,10 +55,10 @@ def group_kernels(program: LoopProgram) -> LoopProgram:
 
 @dataclass(eq=False)
 class _Place:
-    """Steps that run at one time.
+    """Steps that run together.
 
-    `is_needed` if a later step needs them to have run; `read_until` is when the first of the large temporaries that
-    they read is read for the last time.
+    `is_needed` if a later step depends on them; `read_until` is the earliest last use of a large temporary that they
+    read.
     """
 
     number: int
@@ -68,7 +68,7 @@ class _Place:
 
 
 class _Order:
-    """Places in the order of their numbers, and which of them touch what."""
+    """Places in the order of their numbers, and which buffers they access."""
 
     def __init__(self, program: LoopProgram) -> None:
         self.places: dict[int, _Place] = {}
@@ -80,7 +80,7 @@ class _Order:
         self._last = {buffer: number for number, step in enumerate(program.steps) for buffer in read_by(step)}
 
     def add(self, step: Step, group: _Place | None) -> _Place:
-        """Put the program's next step to the others of `group`, if it may run with them; else at the end."""
+        """Add the program's next step to `group`, if it may run with it; otherwise at the end."""
         needed = self._needed_by(step)
         if group is not None and self._may_move_down(group, needed):
             place = self._move_to_end(group)
@@ -103,19 +103,19 @@ class _Order:
         return place
 
     def _needed_by(self, step: Step) -> set[_Place]:
-        """What must have run before the step: who writes what it touches, and who reads what it writes."""
+        """The step's dependencies: writers of what it accesses, and readers of what it writes."""
         needed = {place for buffer in read_by(step) for place in self._writers.get(buffer, ())}
         for buffer in written_by(step):
             needed |= self._writers.get(buffer, set()) | self._readers.get(buffer, set())
-        # Nothing is written into an input before what may have to fail without that.
+        # An input is not overwritten before steps that may fail.
         return needed if self._inputs.isdisjoint(written_by(step)) else needed | self._fallible
 
     def _may_move_down(self, group: _Place, needed: set[_Place]) -> bool:
-        """Whether nothing up to now needs the group, and no large temporary that it reads would live on for it."""
+        """Whether no step so far depends on the group, and no large temporary that it reads would live longer."""
         return group not in needed and not group.is_needed and group.read_until >= self._number
 
     def _may_move_up(self, step: Step, group: _Place, needed: set[_Place]) -> bool:
-        """Whether all that the step needs comes before the group, and it begins no large temporary."""
+        """Whether all dependencies of the step come before the group, and it defines no large temporary."""
         return all(each.number < group.number for each in needed) and self._large.isdisjoint(written_by(step))
 
     def _move_to_end(self, place: _Place) -> _Place:
@@ -135,18 +135,18 @@ class _Order:
 
 
 def is_small(buffer: Buffer) -> bool:
-    """Whether it does not matter how long a temporary lives."""
+    """Whether the lifetime of a temporary does not matter."""
     size = buffer.byte_size.constant
     return size is not None and size <= SMALL
 
 
 def _key(kernel: Kernel) -> str | None:
-    """What kernels that run as one have in common; None for one that runs on its own."""
+    """What kernels must have in common to be grouped; None for one that runs on its own."""
     return canonical_key(pattern_of(kernel).kernel) if _may_run_with_others(kernel.body) else None
 
 
 def _may_run_with_others(body: tuple[Statement, ...]) -> bool:
-    """Whether this is a plain loop over one variable, a reduction over one and what follows, or no loop at all."""
+    """Whether this is a plain loop over one variable, a reduction over one and what follows, or not a loop."""
     match body:
         case (Loop((_,), inner, ()),):
             return _are_plain(inner)

@@ -1,4 +1,4 @@
-"""Put producers into the loops that read them.
+"""Producer-consumer fusion: substitute producers into the loops that read them.
 
 Before::
 
@@ -11,7 +11,8 @@ After::
     for i0 < 8, i1 < 6:  add = mm[i0, i1] + b[i1];  gelu[i0, i1] = f(add)
     mm_1 = matmul(x with strides swapped, gelu)
 
-Views always go in. A computation goes in where it has one reader that reads each element once, or where it is cheap.
+Views are always inlined. A computation is inlined if it has one reader that reads each element at most once, or if it
+is cheap.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ from precast.native.loops.scalars import (
 )
 
 CHEAP_OPERATIONS = 2
-"""A computation of up to this many operations is rather repeated than stored."""
+"""A computation of up to this many operations is recomputed rather than stored."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """``buffer[variables] = value``: a kernel of one store that writes every element, each once."""
+    """``buffer[variables] = value``: a kernel of one store that writes every element exactly once."""
 
     buffer: Buffer
     variables: tuple[Variable | None, ...]
@@ -64,7 +65,7 @@ class Definition:
 
     @property
     def offset(self) -> Index:
-        """Where in memory the element of an iteration goes."""
+        """The offset in memory of the element that an iteration writes."""
         return self.buffer.offset(tuple(constant(0) if each is None else atom(each) for each in self.variables))
 
     def at(self, indices: tuple[Index, ...]) -> Scalar:
@@ -88,10 +89,10 @@ class Definition:
 
 
 def inline_producers(program: LoopProgram) -> LoopProgram:
-    """Substitute definitions into their readers; definitions that nobody reads any more stay for `remove_dead`."""
+    """Substitute definitions into their readers; definitions no longer read are left to `remove_dead`."""
     readers = reader_counts(program)
     definitions: dict[Buffer, Definition] = {}
-    # What calls read by strides need not be written out, so for them what a view is of stays in memory.
+    # Calls read views by strides, without a copy; so the bases of these views stay in memory.
     views: dict[Buffer, Definition] = {}
     steps: list[Step] = []
     for step in program.steps:
@@ -111,7 +112,7 @@ def inline_producers(program: LoopProgram) -> LoopProgram:
 
 
 def definition_of(kernel: Kernel) -> Definition | None:
-    """A kernel seen as a definition, if it is one."""
+    """The definition that a kernel is, if it is one."""
     match kernel.body:
         case (Store(buffer, indices, value) as store,):
             loop_variables: tuple[Variable, ...] = ()
@@ -129,13 +130,13 @@ def definition_of(kernel: Kernel) -> Definition | None:
 
 
 def _is_walked(index: Index, size: Index) -> bool:
-    """Whether a subscript takes every value below `size`; a piece of a dimension defines nothing of the rest."""
+    """Whether a subscript takes every value below `size`: a part of a dimension does not define the rest."""
     variable = _only_variable(index)
     return (index, size) == (constant(0), constant(1)) if variable is None else variable.extent == size
 
 
 def _is_computed(value: Scalar) -> bool:
-    """Whether this is read at, or is, a computed subscript: worth more than a load."""
+    """Whether this has a computed subscript, which costs more than a load."""
     match value:
         case Load(_, indices, _):
             return bool(computed_values(indices))
@@ -201,7 +202,7 @@ def _named(definition: Definition, load: Load) -> Scalar:
 
 
 def _guarded(value: Scalar, guard: Scalar) -> Scalar:
-    """Let nothing below `value` be read where `guard` is false, and make the value 0 there."""
+    """Guard all loads below `value` by `guard`; where it is false, the value is 0."""
 
     def change(each: Scalar) -> Scalar:
         if not isinstance(each, Load):
@@ -216,15 +217,20 @@ def _guarded(value: Scalar, guard: Scalar) -> Scalar:
 
 
 def _pays(definition: Definition, readers: int, places: int, active: tuple[Variable, ...]) -> bool:
-    """Whether to compute what `readers` kernels read, this one at so many different places, where it is read."""
+    """Whether to recompute what `readers` kernels read, this one at `places` different subscripts."""
     if definition.is_view or definition.is_cheap:
         return True
-    iterations = product(variable.extent for variable in active)
-    return readers == 1 and places == 1 and iterations == product(definition.buffer.shape)
+    if readers != 1 or places != 1:
+        return False
+    iterations, elements = product(variable.extent for variable in active), product(definition.buffer.shape)
+    if iterations.constant is None or elements.constant is None:
+        return iterations == elements
+    # If only a part is read, the rest need not be computed.
+    return iterations.constant <= elements.constant
 
 
 def _view_definition(kernel: Kernel, views: dict[Buffer, Definition]) -> Definition | None:
-    """A kernel that only reads what is elsewhere, seen as a view of what is computed."""
+    """The definition of a kernel that only copies, as a view of what another kernel computes."""
     definition = definition_of(kernel)
     load = None if definition is None else strip_names(definition.value)
     if definition is None or not isinstance(load, Load) or load.guard is not None:
@@ -237,7 +243,7 @@ def _read_by_call(
     call: LibraryCall, view: View, views: dict[Buffer, Definition], definitions: dict[Buffer, Definition]
 ) -> View:
     source = _inline_into_view(_inline_into_view(view, views), definitions)
-    # A matrix that repeats a row or a column, as the gradient of a sum does, no library multiplies.
+    # No library multiplies by a matrix with broadcast rows or columns, e.g. the gradient of a sum.
     return view if call.routine == "matmul" and _repeats(source) else source
 
 
@@ -247,7 +253,7 @@ def _repeats(matrices: View) -> bool:
 
 
 def _inline_into_view(view: View, definitions: dict[Buffer, Definition]) -> View:
-    """Read a strided view's source directly, if `view` is one."""
+    """Read the base directly, if `view` reads a buffer that is a strided view of it."""
     definition = definitions.get(view.buffer)
     if definition is None or view != whole(view.buffer):
         return view

@@ -1,4 +1,4 @@
-"""Lay images out as convolutions like them, channels last, from the first convolution to the last.
+"""Layout optimization: images are channels last from the first convolution to the last.
 
 Before::
 
@@ -10,10 +10,10 @@ After::
     call conv: conv: f32[1, 64, 56, 56] strides (200704, 1, 3584, 64) = convolution(…)
     for …:  relu[i0, i1, i2, i3] = …, both with strides (200704, 1, 3584, 64)
 
-The program's inputs and outputs keep their layouts: it is changed at these borders only, by the call or the loop that
-crosses them. Those that are laid out channels last already pass it on.
+The program's inputs and outputs keep their layouts, which are converted at these boundaries only, by the call or loop
+that crosses them. Inputs that are already channels last propagate that layout.
 
-Let convolutions pad by themselves what was padded with zeros before them.
+Convolutions absorb zero padding of their input.
 
 Before::
 
@@ -24,7 +24,7 @@ After::
 
     call conv: conv = convolution(x, w), padding 1, 0
 
-The other end needs no number: how far filters reach beyond it follows from the size of the result.
+Padding at the end needs no argument: it follows from the size of the result.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ RANKS = (3, 4, 5)
 
 
 def channels_last(program: LoopProgram, *, weights: bool = False) -> LoopProgram:
-    """Give the temporaries that convolutions read and write, and all that is computed along them, that layout.
+    """Make channels last the temporaries that convolutions read and write, and those computed elementwise from them.
 
     With `weights`, filters and their gradients as well.
     """
     placed = [
-        buffer for step in program.steps if _goes_by_memory(step) for buffer in (*read_by(step), *written_by(step))
+        buffer for step in program.steps if _depends_on_layout(step) for buffer in (*read_by(step), *written_by(step))
     ]
     fixed = {*program.inputs, *program.outputs, *placed}
     waiting = [buffer for step in program.steps for buffer in _images_of(step, weights=weights)]
@@ -86,14 +86,14 @@ def channels_last_strides(shape: tuple[Index, ...]) -> tuple[Index, ...]:
     return (batch, channels, *spatial)
 
 
-def _goes_by_memory(step: Step) -> bool:
-    """Whether torch finds elements by where they are, or parts expect them there: then the layout is as in eager."""
+def _depends_on_layout(step: Step) -> bool:
+    """Whether a fallback or a part depends on the layout of its operands, which then must be eager's."""
     is_strided = isinstance(step, FallbackStep) and step.operator.startswith("aten.as_strided")
     return is_strided or isinstance(step, Run | Repeat)
 
 
 def _images_of(step: Step, *, weights: bool) -> tuple[Buffer, ...]:
-    """What a convolution reads and writes; its weights only if asked for."""
+    """The images that a convolution reads and writes; its weights only with `weights`."""
     if not isinstance(step, LibraryCall):
         return ()
     if weights and step.routine.startswith("convolution"):
@@ -107,7 +107,7 @@ def _images_of(step: Step, *, weights: bool) -> tuple[Buffer, ...]:
 
 
 def _neighbours(program: LoopProgram) -> dict[Buffer, set[Buffer]]:
-    """Which buffers loops walk along together, channel by channel."""
+    """Buffers that loops traverse together, channel by channel."""
     found: dict[Buffer, set[Buffer]] = defaultdict(set)
     for step in program.steps:
         if not isinstance(step, Kernel):
@@ -131,7 +131,7 @@ def _walk_together(store: Store, load: Load) -> bool:
 
 
 READING_SOURCES = ("convolution", "convolution_backward_weights", "depthwise_convolution")
-"""Routines whose first input is what a convolution reads."""
+"""Routines whose first input is a convolution's input."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class _Padding:
 
 
 def fold_padding(program: LoopProgram) -> LoopProgram:
-    """Read what was padded directly; loops that pad for nobody else stay for `remove_dead`."""
+    """Read the unpadded input directly; padding loops that nothing else reads are left to `remove_dead`."""
     paddings: dict[Buffer, _Padding] = {}
     steps: list[Step] = []
     for step in program.steps:
@@ -169,7 +169,7 @@ def _folded(call: LibraryCall, padding: _Padding) -> LibraryCall:
 
 
 def _padding_of(kernel: Kernel) -> _Padding | None:
-    """A kernel seen as padding with zeros along spatial dimensions, if it is that."""
+    """The zero padding along spatial dimensions that a kernel is, if it is one."""
     definition = definition_of(kernel)
     if definition is None or not 3 <= len(definition.variables) <= 5:
         return None

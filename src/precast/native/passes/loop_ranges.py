@@ -1,4 +1,4 @@
-"""How far loops over variables need to go where conditions on subscripts hold."""
+"""Restricts loop ranges to where conditions on subscripts hold."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from precast.native.loops.rewriting import substitute_variables
 from precast.native.loops.scalars import Apply, Constant, IndexValue, Load, Scalar, conjuncts, rewrite
 
 Ranges = dict[Variable, tuple[int, int]]
-"""From where and up to where variables go."""
+"""Start and end of each variable."""
 
 
 def loops_within(body: tuple[Statement, ...], variables: Sequence[Variable], ranges: Ranges) -> tuple[Statement, ...]:
-    """Loops around `body` over these variables, which go no further than said."""
+    """Loops around `body` over these variables, restricted to these ranges."""
     bindings: dict[Variable, Index] = {}
     remaining: list[Variable] = []
     for variable in variables:
@@ -31,7 +31,7 @@ def loops_within(body: tuple[Statement, ...], variables: Sequence[Variable], ran
 
 
 def ranges_of(condition: Scalar, variables: Sequence[Variable]) -> tuple[Ranges, list[Scalar]]:
-    """How far loops need to go, and the conditions that are not told by that."""
+    """The ranges that a condition implies, and the remaining conditions."""
     ranges: Ranges = {}
     left: list[Scalar] = []
     for each in conjuncts(condition):
@@ -51,7 +51,7 @@ def ranges_of(condition: Scalar, variables: Sequence[Variable]) -> tuple[Ranges,
 
 
 def where_holds(value: Scalar, condition: Scalar) -> Scalar:
-    """The value where the condition is known to hold: what is loaded only then is loaded."""
+    """The value where the condition is known to hold: guards that it implies are dropped."""
 
     def unguarded(each: Scalar) -> Scalar:
         return replace(each, guard=None) if isinstance(each, Load) and each.guard is condition else each
@@ -69,7 +69,7 @@ def _is_certain(condition: Scalar) -> bool:
 
 
 def _bound(condition: Scalar, variables: Sequence[Variable]) -> tuple[Variable, tuple[int, int | None]] | None:
-    """The variable that a condition is about, from where it holds and up to where."""
+    """The variable that a condition restricts, with the start and end of its range."""
     match condition:
         case Apply(("eq" | "ge" | "lt") as relation, (IndexValue(left), IndexValue(right))):
             difference = left - right
@@ -77,14 +77,14 @@ def _bound(condition: Scalar, variables: Sequence[Variable]) -> tuple[Variable, 
             return None
     for variable in variables:
         start = _start(difference, variable, variables)
-        # Other variables that go on within a step cross a border with it, but are not equal to anything with it.
+        # An inequality may ignore variables that vary within one step of this one, an equality may not.
         if start is not None and (relation != "eq" or (difference - atom(variable)).constant is not None):
             return variable, {"eq": (start, start + 1), "ge": (start, None), "lt": (0, start)}[relation]
     return None
 
 
 def _start(difference: Index, variable: Variable, variables: Sequence[Variable]) -> int | None:
-    """From where on a variable makes the difference 0 or more, whatever others are, if there is such a place."""
+    """The least value of a variable from which the difference is non-negative for all others, if there is one."""
     coefficient = coefficient_of(difference, variable)
     step = coefficient.constant if coefficient is not None else None
     if step is None or step <= 0:

@@ -1,4 +1,4 @@
-"""Let a loop overwrite what it reads last, so that both need one place in memory.
+"""In-place reuse: a loop writes its result over what it reads for the last time; then the arena is planned.
 
 Before::
 
@@ -10,16 +10,16 @@ After::
     result = matmul(…)
     for i0, i1:  result[i0, i1] = sin(result[i0, i1])
 
-It is one buffer then, and not two at one place: a kernel's pointers are promised not to overlap. Likewise for what a
-kernel makes for itself, row by row: the powers of a softmax are where its result is going to.
+They become one buffer, not two at one address: a kernel's pointers are declared not to alias. Likewise for temporaries
+inside a kernel: the powers of a softmax are written where its result will be.
 
-Give every temporary buffer a place in one block of memory, the arena, so that buffers in use never overlap.
+The plan gives every temporary a place in one block of memory, the arena, so that live buffers never overlap.
 
 Before: ``mm`` lives in steps 0–1, ``gelu`` in 1–3, ``mean`` in 2–4.
 After: ``mm`` at 0, ``gelu`` at 192, ``mean`` at 0, arena of 384 bytes.
 
-Buffers of known size are packed first, largest first, each at the lowest place that is free during its life. Buffers of
-dynamic size follow; one takes over the place of a dead one if both are the same expression in bytes.
+Buffers of known size are packed first, largest first, each at the lowest offset that is free during its lifetime.
+Buffers of dynamic size follow; one reuses the place of a dead one if both have the same size expression.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from precast.native.loops.size_bounds import NO_BOUNDS, Bounds, upper_bound
 
 
 def overwrite_dying(program: LoopProgram) -> LoopProgram:
-    """Give a temporary that is read for the last time the memory of what is written there."""
+    """Write over temporaries that are read for the last time."""
     first, last = _first_and_last_uses(program)
     free, taken = set(program.temporaries), dict[Buffer, Buffer]()
     for number, step in enumerate(program.steps):
         if not isinstance(step, Kernel) or not (len(step.body) == 1 and isinstance(step.body[0], Loop)):
             continue
         dying = [each for each in step.read if each in free and last[each] == number]
-        # What was made here first: it is between what was made before and the result, and both may get its place.
+        # Temporaries made in this kernel come first: made between the older ones and the result, may share both places.
         dying.sort(key=lambda each: first[each] < number)
         made = _made_once(step.body[0]) if dying else {}
         for target in step.written if dying else ():
             is_new = first[target] == number and target not in program.inputs
-            alike = [each for each in dying if each.lies_like(target)] if is_new else []
+            alike = [each for each in dying if each.is_laid_out_like(target)] if is_new else []
             source = next((each for each in alike if _may_become(step, each, target, made)), None)
             if source is not None:
                 dying.remove(source)
@@ -78,7 +78,7 @@ def _first_and_last_uses(program: LoopProgram) -> tuple[dict[Buffer, int], dict[
 
 
 def _made_once(loop: Loop) -> dict[Buffer, tuple[int, Store]]:
-    """What one store alone writes, with that store and the number of the statement in the loop that holds it."""
+    """Buffers that exactly one store writes, with that store and the number of the loop's statement that holds it."""
     stores: dict[Buffer, list[tuple[int, Store]]] = {}
     for number, part in enumerate(loop.body):
         for store in part.stores:
@@ -87,7 +87,7 @@ def _made_once(loop: Loop) -> dict[Buffer, tuple[int, Store]]:
 
 
 def _may_become(kernel: Kernel, source: Buffer, target: Buffer, made: dict[Buffer, tuple[int, Store]]) -> bool:
-    """As `may_overwrite`, for a `source` that the kernel may have made itself."""
+    """As `may_overwrite`, for a `source` that the kernel itself may have computed."""
     if source not in kernel.written:
         return may_overwrite(kernel, source, target)
     (loop,) = kernel.body
@@ -97,7 +97,7 @@ def _may_become(kernel: Kernel, source: Buffer, target: Buffer, made: dict[Buffe
 
 
 def _is_made_before(loop: Loop, first: int, made: Store, second: int, written: Store) -> bool:
-    """Whether an iteration of the outermost loop makes its part of one buffer where it makes that of another later."""
+    """Whether an iteration of the outermost loop writes its part of one buffer where it later writes the other's."""
     if first >= second or not made.is_plain:
         return False
     own = _subscripts_of(loop.variables, written)
@@ -106,13 +106,13 @@ def _is_made_before(loop: Loop, first: int, made: Store, second: int, written: S
 
 
 def may_overwrite(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
-    """Whether every element of `source` has been read when that of `target` is written, in whatever order loops run."""
+    """Whether each element of `source` is read before that of `target` is written, for any order of iterations."""
     return source not in kernel.written and _is_read_when_written(kernel, source, target)
 
 
 def _is_read_when_written(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
     stores = [store for store in stores_of(kernel.body) if store.buffer == target]
-    if not source.lies_like(target) or len(stores) != 1 or not stores[0].is_plain:
+    if not source.is_laid_out_like(target) or len(stores) != 1 or not stores[0].is_plain:
         return False
     place = next(number for number, part in enumerate(kernel.body) if stores[0] in stores_of((part,)))
     if any(load.buffer == source for load in loads_of(kernel.body[place + 1 :])):
@@ -124,7 +124,7 @@ def _is_read_when_written(kernel: Kernel, source: Buffer, target: Buffer) -> boo
 
 
 def _is_read_before(source: Buffer, store: Store, outer: tuple[Variable, ...], body: tuple[Statement, ...]) -> bool:
-    """The same for the body of a kernel's outermost loop, whose iterations may run side by side."""
+    """The same for the body of a kernel's outermost loop, whose iterations may run in parallel."""
     place = next(number for number, part in enumerate(body) if store in stores_of((part,)))
     own, earlier = _subscripts_of(outer, store), _just_before(body, store)
     before, beside, after = (
@@ -135,7 +135,7 @@ def _is_read_before(source: Buffer, store: Store, outer: tuple[Variable, ...], b
         not after
         and all(load.indices == store.indices for load in beside)
         and all(part is store or part in earlier for part in _readers(body[place], source))
-        # Earlier loops may read all that this iteration, and no other, is going to write.
+        # Earlier loops may read whatever only this iteration is going to write.
         and (not before or own is not None)
         and all(load.indices[dim] == store.indices[dim] for load in before for dim in own or ())
     )
@@ -150,9 +150,9 @@ def _just_before(body: tuple[Statement, ...], store: Store) -> tuple[Statement, 
 
 
 def _subscripts_of(outer: tuple[Variable, ...], store: Store) -> list[int] | None:
-    """The dimensions that the outermost loop alone decides; None if it decides others together with inner loops.
+    """The dimensions indexed by the outermost loop's variables alone; None if others depend on them as well.
 
-    No two iterations write one element: those of the outermost loop differ in these dimensions.
+    No two iterations write one element, so those of the outermost loop differ in these dimensions.
     """
     own = []
     for dim, index in enumerate(store.indices):
@@ -174,7 +174,7 @@ def _readers(part: Statement, source: Buffer) -> Iterator[Statement]:
 
 
 def _resolved(taken: dict[Buffer, Buffer]) -> dict[Buffer, Buffer]:
-    """Where each goes in the end: what was given away may be given on."""
+    """The final buffer of each chain: a reused buffer may itself be reused."""
 
     def end(buffer: Buffer) -> Buffer:
         while buffer in taken:
@@ -189,9 +189,9 @@ ALIGNMENT = 64
 
 @stage
 def plan(program: LoopProgram, bounds: Bounds = NO_BOUNDS, *, apart: Collection[Buffer] = ()) -> Plan:
-    """Place the temporaries of `program`, but for those `apart`, which are elsewhere.
+    """Place the temporaries of `program` in the arena, except `apart`, which are stored elsewhere.
 
-    Sizes that depend on data are taken to be as large as their bounds.
+    Data-dependent sizes are assumed to be as large as their bounds.
     """
     lives = {buffer: life for buffer, life in lifetimes(program).items() if buffer not in apart}
     room = {buffer: upper_bound(buffer.byte_size, bounds) for buffer in lives}
@@ -212,7 +212,7 @@ def plan(program: LoopProgram, bounds: Bounds = NO_BOUNDS, *, apart: Collection[
 
 
 def lifetimes(program: LoopProgram) -> dict[Buffer, tuple[int, int]]:
-    """For each temporary, the first and the last step that touches it."""
+    """For each temporary, the first and the last step that accesses it."""
     lives: dict[Buffer, tuple[int, int]] = {}
     temporaries = set(program.temporaries)
     for number, step in enumerate(program.steps):

@@ -1,4 +1,4 @@
-"""Run loops over the same range as one loop.
+"""Loop fusion: run loops over the same range as one loop.
 
 Before::
 
@@ -9,7 +9,7 @@ After::
 
     for i0 < 8, i1 < 6:  add[i0, i1] = …;  total <- sum f(add)
 
-Two nests merge from the outside in, as far as ranges agree and each iteration reads only what the same iteration wrote.
+Nests merge from the outside in, as far as ranges agree and each iteration reads only what the same iteration wrote.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from precast.native.passes.collapse import divides, split_variable
 
 
 def merge_kernels(program: LoopProgram) -> LoopProgram:
-    """Merge each kernel with an earlier one that it shares data with, where the order of steps allows it."""
+    """Merge each kernel with an earlier one that it shares data with, where dependencies allow it."""
     before, refused = len(program.steps) + 1, set[tuple[Kernel, Kernel]]()
     # A merged kernel may now merge with another.
     while len(program.steps) < before:
@@ -61,12 +61,12 @@ def merge_kernels(program: LoopProgram) -> LoopProgram:
             if not (isinstance(step, Kernel) and _merge_into_earlier(step, order, refused)):
                 order.append(step)
         program = with_steps(program, list(order.steps.values()))
-    # Only now: a kernel that takes many in, one after another, would be rebuilt as often.
+    # Only now: a kernel that many others are merged into would otherwise be rebuilt each time.
     return with_steps(program, [number_variables(step) if isinstance(step, Kernel) else step for step in program.steps])
 
 
 class _Order:
-    """Steps so far, each under a number that grows from step to step, and who touches what."""
+    """The steps so far, each under an increasing number, and the steps that access each buffer."""
 
     def __init__(self) -> None:
         self.steps: dict[int, Step] = {}
@@ -84,7 +84,7 @@ class _Order:
         for buffers, last in ((read_by(step), self._last_read), (written_by(step), self._last_written)):
             for buffer in buffers:
                 last[buffer] = max(number, last.get(buffer, 0))
-                # Another loop may read one number again for nothing: that is no reason to be one loop.
+                # Reading one scalar again is free: sharing it is no reason to merge.
                 if last is self._last_written or not buffer.is_one_number:
                     self._touched_by.setdefault(buffer, {})[number] = None
 
@@ -94,18 +94,18 @@ class _Order:
         return sorted(numbers & self.steps.keys(), reverse=True)
 
     def may_move_up(self, kernel: Kernel, number: int) -> bool:
-        """Whether no step after this one feeds the kernel."""
+        """Whether no step after this one writes what the kernel reads."""
         return all(self._last_written.get(buffer, 0) <= number for buffer in kernel.read)
 
     def may_move_down(self, number: int) -> bool:
-        """Whether no step after this one reads what it writes."""
+        """Whether no step after this one reads what this one writes."""
         return all(self._last_read.get(buffer, 0) <= number for buffer in written_by(self.steps[number]))
 
 
 def _merge_into_earlier(kernel: Kernel, order: _Order, refused: set[tuple[Kernel, Kernel]]) -> bool:
-    """Merge with the last step that allows it: where that step stands, or here at the end, as the order allows.
+    """Merge with the last step that allows it, at that step's place or here at the end, as dependencies allow.
 
-    `refused` are pairs that do not merge, whatever else there is.
+    `refused` are pairs already known not to merge.
     """
     for number in order.touching(kernel.read):
         earlier = order.steps[number]
@@ -128,10 +128,10 @@ def _merge_into_earlier(kernel: Kernel, order: _Order, refused: set[tuple[Kernel
 
 
 def _merged(first: Kernel, second: Kernel) -> Kernel | None:
-    # Whichever is smaller is rebuilt: in the end, all variables get other names.
+    # The smaller one is rebuilt: all variables are renamed in the end.
     is_first_smaller = len(first.read) < len(second.read)
-    body = _renamed_apart(first, second) if is_first_smaller else first.body
-    for statement in second.body if is_first_smaller else _renamed_apart(second, first):
+    body = _with_distinct_names(first, second) if is_first_smaller else first.body
+    for statement in second.body if is_first_smaller else _with_distinct_names(second, first):
         if isinstance(statement, Loop):
             joined = _join_loop(body, statement)
             if joined is None:
@@ -145,9 +145,9 @@ def _merged(first: Kernel, second: Kernel) -> Kernel | None:
     return Kernel(name, body, tuple(dict.fromkeys((*first.origins, *second.origins))))
 
 
-def _renamed_apart(kernel: Kernel, other: Kernel) -> tuple[Statement, ...]:
-    """The kernel's body with loop variables whose names the other does not have."""
-    # Of a variable that is split, both pieces bear its name.
+def _with_distinct_names(kernel: Kernel, other: Kernel) -> tuple[Statement, ...]:
+    """The kernel's body, with loop variables renamed so that they differ from those of the other."""
+    # Both pieces of a split variable carry its name.
     taken = {each.name.partition(".")[0] for each in variables_of(other.body)}
     free = (name for number in count() if (name := f"i{number}") not in taken)
     return rename_variables(
@@ -156,7 +156,7 @@ def _renamed_apart(kernel: Kernel, other: Kernel) -> tuple[Statement, ...]:
 
 
 def _join_loop(body: tuple[Statement, ...], loop: Loop) -> tuple[Statement, ...] | None:
-    """Merge `loop` into the last loop of `body` that allows it, not passing what it depends on."""
+    """Merge `loop` into the last loop of `body` that allows it, without reordering dependent statements."""
     for position in reversed(range(len(body))):
         candidate = body[position]
         if isinstance(candidate, Loop):
@@ -178,13 +178,13 @@ def _depends(later: tuple[Statement, ...], earlier: tuple[Statement, ...]) -> bo
 
 def _merge_loops(first: Loop, second: Loop) -> Loop | None:
     if not all(store.is_plain for store in stores_of((first, second))):
-        # Iterations that meet in one element have an order of their own.
+        # Iterations that write the same element have an order to keep.
         return None
     whole = first, second
     if _reads_from(second, first):
         first, second = _aligned(first, second)
     length = _common_prefix(first, second)
-    if not all(map(_stays_along_memory, whole, (first, second), (length, length))):
+    if not all(map(_stays_contiguous, whole, (first, second), (length, length))):
         return None
     while length and not _reads_own_iteration(first, second, length):
         length -= 1
@@ -202,35 +202,35 @@ def _merge_loops(first: Loop, second: Loop) -> Loop | None:
 
 
 def _with_common_variables(first: Loop, second: Loop) -> tuple[Loop, Loop]:
-    """Two loops of one range over the same variables; the smaller is rebuilt."""
+    """Two loops of one range, rewritten over the same variables; the smaller is rebuilt."""
     smaller, larger = (first, second) if len(first.loads) < len(second.loads) else (second, first)
     (renamed,) = rename_variables((smaller,), dict(zip(smaller.variables, larger.variables, strict=True)))
     assert isinstance(renamed, Loop)
     return (renamed, larger) if smaller is first else (larger, renamed)
 
 
-def _stays_along_memory(loop: Loop, aligned: Loop, length: int) -> bool:
-    """Whether a loop still runs along memory once its first variables, some of them perhaps cut in two, are shared."""
+def _stays_contiguous(loop: Loop, aligned: Loop, length: int) -> bool:
+    """Whether a loop still iterates contiguously once its first variables, some of them perhaps split, are shared."""
     if _across(loop) is not None:
-        # It is a vector as a whole: everything inside reads side by side along its own variable.
+        # The whole loop is vectorized: everything inside reads contiguously along its own variable.
         return aligned.variables == loop.variables and length == len(loop.variables)
     is_plain = loop.body and all(isinstance(each, Store) for each in loop.body)
     if not is_plain or length == len(aligned.variables):
         return True
     along, remaining = _along(loop), aligned.variables[length:]
-    # A piece of it is as good where nothing but this piece remains: no other variable steps over memory in between.
+    # A piece of the variable is as good if it is all that remains: no other variable strides over memory in between.
     return along is None or along in remaining or (len(remaining) == 1 and _along(aligned) == remaining[0])
 
 
 def _along(loop: Loop) -> Variable | None:
-    """The variable along which the loop's first store runs through memory."""
+    """The variable along which the loop's first store is contiguous."""
     store = next(each for each in loop.body if isinstance(each, Store))
     offset = store.buffer.offset(store.indices)
     return next((each for each in loop.variables if coefficient_of(offset, each) == constant(1)), None)
 
 
 def _across(loop: Loop) -> Variable | None:
-    """The variable of this loop along which what the loops inside read is side by side, if along none of theirs."""
+    """The variable of this loop along which the inner loops' reads are contiguous, if they are along none of theirs."""
     inner = tuple(each for each in loop.body if isinstance(each, Loop))
     inside, outside = set(variables_of(inner)), set[Variable]()
     for load in loads_of(inner):
@@ -245,7 +245,7 @@ def _across(loop: Loop) -> Variable | None:
 
 @remembered
 def _side_by_side(offset: Index) -> frozenset[Variable]:
-    """The variables along which neighbours in memory are reached."""
+    """The variables with stride 1."""
     variables = (each for each in atoms(offset) if isinstance(each, Variable))
     return frozenset(each for each in variables if coefficient_of(offset, each) == constant(1))
 
@@ -255,7 +255,7 @@ def _reads_from(second: Loop, first: Loop) -> bool:
 
 
 def _read_alike(first: Loop, second: Loop, length: int) -> bool:
-    """Whether both walk through something that both read in the same way; rows and columns may be equally many."""
+    """Whether both iterate in the same way over something that both read; rows and columns may be equally many."""
     common = {load.buffer for load in loads_of((first,))} & {load.buffer for load in loads_of((second,))}
     ways = [_strides(loop, common, loop.variables[:length]) for loop in (first, second)]
     return not common or not ways[0].isdisjoint(ways[1])
@@ -267,7 +267,7 @@ def _strides(loop: Loop, buffers: set[Buffer], variables: tuple[Variable, ...]) 
 
 
 def _aligned(first: Loop, second: Loop) -> tuple[Loop, Loop]:
-    """Split variables of either loop where the other has that range in two."""
+    """Split variables of either loop where the other has the same range in two variables."""
     position = 0
     while position < min(len(first.variables), len(second.variables)):
         left, right = first.variables[position], second.variables[position]
@@ -282,7 +282,7 @@ def _aligned(first: Loop, second: Loop) -> tuple[Loop, Loop]:
 
 
 def _is_cut_by(extent: Index, part: Index) -> bool:
-    """Whether a range consists of several that are as long as a part; nothing consists of nothing, over and over."""
+    """Whether a range is a multiple of a part's; a range of zero would match forever."""
     return extent not in (part, constant(0)) and divides(part, extent)
 
 
@@ -296,14 +296,14 @@ def _common_prefix(first: Loop, second: Loop) -> int:
 
 
 def _peel(loop: Loop, length: int) -> Loop:
-    """The loop over the first `length` variables only, with a loop over the others inside."""
+    """The loop over the first `length` variables only, containing a loop over the others."""
     if length == len(loop.variables):
         return loop
     return Loop(loop.variables[:length], (Loop(loop.variables[length:], loop.body),), loop.accumulators)
 
 
 def _reads_own_iteration(first: Loop, second: Loop, length: int) -> bool:
-    """Whether each iteration of the joint loop reads, of what `first` writes, only what the same iteration wrote."""
+    """Whether each iteration of the merged loop reads, of what `first` writes, only what the same iteration wrote."""
     shared = dict(zip(second.variables[:length], first.variables[:length], strict=True))
     stores = {store.buffer: store for store in stores_of(first.body)}
     if not declared_in((first,)).isdisjoint(accumulated_in(second.body)):
@@ -333,7 +333,7 @@ def _has_subscript(written: tuple[Index, ...], read: tuple[Index, ...], variable
 
 
 def _is_same_digit(written: Index, read: Index, variable: Variable) -> bool:
-    """Whether both addresses tell the variable, as a number tells each of its digits."""
+    """Whether both addresses determine the variable, as a number determines each of its digits."""
     step = coefficient_of(written, variable)
     if step is None or step == constant(0) or coefficient_of(read, variable) != step:
         return False

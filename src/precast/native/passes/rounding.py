@@ -1,12 +1,12 @@
-"""Between the operators of one loop, bfloat16 values stay in single precision, which they are computed in.
+"""Within a loop, bfloat16 values stay in single precision, which they are computed in, between operators.
 
 Before: ``y = bf16(exp(f32(add := bf16(f32(a) + f32(b)))))``
 After:  ``y = bf16(exp(add := f32(a) + f32(b)))``
 
-One rounding less, so results are nearer to the truth than eager's. Roundings stay that the user's program asks for, and
-those in front of operations that jump: whether two rounded numbers are equal is a matter of their rounding. So they do
-in front of differences: a mean may be one of rounded numbers, and of equal numbers nothing else is to be left. float16
-stays as it is: its range is smaller, and a number that overflows must do so.
+With fewer roundings, results are closer to the exact ones than eager's. Roundings that the user's program asks for are
+kept, and those before discontinuous operations: whether two rounded numbers are equal depends on their rounding. So
+are those before differences: a mean may be one of rounded numbers, and equal numbers must cancel exactly. float16 is
+unchanged: its range is smaller, and a number that overflows must do so.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SMOOTH = frozenset({
     "abs", "add", "cos", "div", "erf", "erfc", "exp", "expm1", "log", "log1p", "maximum", "minimum", "mul", "neg",
     "pow", "rsqrt", "sigmoid", "sin", "sqrt", "tanh", "where",
 })  # fmt: skip
-"""Operations whose results change little when their arguments do."""
+"""Operations whose results change little when their arguments change little."""
 
 
 def keep_single_precision(program: LoopProgram) -> LoopProgram:
-    """Let smooth operations read the unrounded value of what was rounded to bfloat16 in the same loop."""
+    """Let smooth operations read the unrounded value of what the same loop rounded to bfloat16."""
     buffers = (*program.inputs, *program.outputs, *program.temporaries)
     if not any(buffer.dtype == "bf16" for buffer in buffers):
         return program
@@ -39,7 +39,7 @@ def _unrounded_kernel(kernel: Kernel) -> Kernel:
 
 
 class _Unrounding:
-    """Rewrites the statements of one kernel; values that were shared stay shared."""
+    """Rewrites the statements of one kernel; shared values remain shared."""
 
     def __init__(self) -> None:
         self.rewritten: dict[int, Scalar] = {}
@@ -58,7 +58,7 @@ class _Unrounding:
         return value if same else replace(value, arguments=arguments)
 
     def before_rounding(self, argument: Scalar) -> Scalar:
-        """What was rounded and brought back, as it was before; else the argument itself."""
+        """The value before it was rounded and widened again; otherwise the argument itself."""
         if not isinstance(argument, Cast) or argument.dtype != "f32":
             return argument
         rounded = argument.value
@@ -68,7 +68,7 @@ class _Unrounding:
 
 
 def _unrounded(value: Scalar) -> Scalar | None:
-    """A value that only the type of a result rounds, without that; None for others."""
+    """The operand of a rounding that only an operator's result type requires; None for other values."""
     match value:
         case Named(name, inner):
             before = _unrounded(inner)

@@ -1,14 +1,14 @@
-"""Split loops where views would divide in every iteration.
+"""Loop splitting: avoid divisions that views would cause in every iteration.
 
-Before: ``for i0 < 768:  y[i0] = x[i0 // 64, i0 % 64]``, where `x` is laid out otherwise in memory
+Before: ``for i0 < 768:  y[i0] = x[i0 // 64, i0 % 64]``, where `x` has a different layout
 After:  ``for i0 < 12, i1 < 64:  y[i0*64 + i1] = x[i0, i1]``
 
-Give each piece of a result that is put together of many a loop of its own.
+Loop fission: each piece of a concatenated result gets a loop of its own.
 
 Before: ``for i0 < 32, i1 < 1024:  y[i0, i1] = where(i0 < 1, a[i1], where(1 <= i0 < 2, b[i1], …))``
 After:  ``for i1 < 1024:  y[0, i1] = a[i1]``, ``for i1 < 1024:  y[1, i1] = b[i1]``, …
 
-A loop over all of it computes every piece for every element, and takes one of them.
+A loop over the whole result would compute every piece for every element, and select one of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHORTEST = 8
 
 
 def split_loops(program: LoopProgram) -> LoopProgram:
-    """Make every division by a number that divides a loop's range a loop of its own."""
+    """Split loops so that every division by a divisor of a loop's range becomes a loop of its own."""
     return with_steps(program, [_split(step) if isinstance(step, Kernel) else step for step in program.steps])
 
 
@@ -51,9 +51,9 @@ def _visit(statement: Statement) -> Statement:
 
 
 def _divided(loop: Loop) -> tuple[Variable, Index] | None:
-    """A variable that is divided somewhere below, and by what."""
+    """A variable that is divided somewhere below, and the divisor."""
     for place in dict.fromkeys(places_of(loop.body)):
-        # In an order that does not depend on hashes: the same program has the same code in every process.
+        # Sorted, not in hash order: the same program has the same code in every process.
         for part in sorted(atoms(place), key=lambda each: each.text):
             if isinstance(part, Quotient | Remainder):
                 for variable in loop.variables:
@@ -68,14 +68,14 @@ def _pays(variable: Variable, denominator: Index) -> bool:
 
 
 FEWEST = 8
-"""Of fewer pieces each element takes its own: one loop may be cheaper than several."""
+"""With fewer pieces, each element selects its own: one loop may be cheaper than several."""
 SHORTEST_PIECE = 16
-"""Loops along memory that are shorter than this are not worth it."""
+"""Contiguous loops that are shorter than this are not worth it."""
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """What is computed where a variable is in a range; `condition` says so."""
+    """What is computed where a variable is in a range, as `condition` says."""
 
     variable: Variable
     first: int
@@ -85,7 +85,7 @@ class _Piece:
 
 
 def part_loops(program: LoopProgram) -> LoopProgram:
-    """Part every loop that does nothing but put many pieces together."""
+    """Split every loop that does nothing except concatenate many pieces."""
     return with_steps(program, [_parted(step) if isinstance(step, Kernel) else step for step in program.steps])
 
 
@@ -112,7 +112,7 @@ def _parts(statement: Statement) -> tuple[Statement, ...]:
 
 
 def _pieces(value: Scalar, variables: Sequence[Variable]) -> list[_Piece]:
-    """The pieces, as far as conditions on single variables tell them apart."""
+    """The pieces, as far as conditions on single variables distinguish them."""
     pieces: list[_Piece] = []
     value = strip_names(value)
     while isinstance(value, Apply) and value.operation == "where":
@@ -127,7 +127,7 @@ def _pieces(value: Scalar, variables: Sequence[Variable]) -> list[_Piece]:
 
 
 def _fill(pieces: Sequence[_Piece]) -> bool:
-    """Whether pieces are side by side along one variable, from its beginning to its end."""
+    """Whether pieces cover one variable from its start to its end without gaps."""
     first, last = pieces[0], pieces[-1]
     is_side_by_side = all(before.end == after.first for before, after in pairwise(pieces))
     is_whole = first.first == 0 and constant(last.end) == last.variable.extent

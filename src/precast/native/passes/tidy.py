@@ -30,7 +30,7 @@ from precast.native.loops.scalars import Constant, Load, Named, Scalar, apply
 
 
 def remove_dead(program: LoopProgram) -> LoopProgram:
-    """Drop stores into buffers that nobody reads, and steps that are left with nothing to write."""
+    """Dead code elimination: drop stores into buffers that nothing reads, and steps without any output left."""
     live, steps = set(program.outputs), list[Step]()
     for step in reversed(program.steps):
         if isinstance(step, Kernel):
@@ -39,7 +39,7 @@ def remove_dead(program: LoopProgram) -> LoopProgram:
                 continue
             step = step if len(written_by(step)) == len(_stored(body)) else replace(step, body=body)
         elif written_by(step) and not live & set(written_by(step)) and not _may_refuse(step):
-            # A step that writes nothing is there for its effect.
+            # A step without outputs is there for its effect.
             continue
         live |= set(read_by(step))
         steps.append(step)
@@ -47,17 +47,17 @@ def remove_dead(program: LoopProgram) -> LoopProgram:
 
 
 def _may_refuse(step: Step) -> bool:
-    """Whether parts of a step check what they are given."""
+    """Whether parts of a step contain checks."""
     return any(isinstance(each, Check) for part in parts_of(step) for each in all_steps(part.program))
 
 
 def forward_stores(program: LoopProgram) -> LoopProgram:
-    """Within one loop body, use a value that was just stored instead of reading it back."""
+    """Store-to-load forwarding: within a loop body, use a value that was just stored instead of loading it again."""
     return _each_kernel(program, lambda kernel: _with_body(kernel, _forwarded(kernel.body, {})))
 
 
 def order_loops(program: LoopProgram) -> LoopProgram:
-    """Let the innermost loop of a plain nest run along memory: what has stride 1 in the first store goes last."""
+    """Loop interchange: make the innermost loop of a plain nest contiguous, by the strides of the first store."""
     return _each_kernel(program, lambda kernel: _with_body(kernel, tuple(map(_ordered, kernel.body))))
 
 
@@ -90,7 +90,7 @@ def _ordered(statement: Statement) -> Statement:
 
 
 def _reads_along(loop: Loop, variables: list[Variable]) -> bool:
-    """Whether all that loops inside read anew is side by side along one of the variables."""
+    """Whether all new loads of inner loops are contiguous along one of the variables."""
     inner = [each for each in loop.body if isinstance(each, Loop)]
     inside = {variable for each in inner for variable in variables_of((each,))}
     offsets = [load.buffer.offset(load.indices) for load in loads_of(tuple(inner))]
@@ -119,7 +119,7 @@ def _live_part(body: tuple[Statement, ...], live: set[Buffer]) -> tuple[Statemen
 
 
 def _has_effect(statement: Statement, kept: list[Statement]) -> bool:
-    # Accumulating alone has no effect unless a store is left somewhere around it.
+    # Accumulating alone has no effect without a store somewhere around it.
     if isinstance(statement, Loop):
         return bool(_stored(statement.body)) or (bool(statement.accumulators) and len(kept) > 1)
     return True
@@ -133,7 +133,7 @@ def _forwarded(body: tuple[Statement, ...], known: dict[tuple[Buffer, object], S
             return value
         return stored if value.guard is None else apply("where", value.guard, stored, Constant(0, value.dtype))
 
-    # What is written at computed places is not known by its subscripts.
+    # Subscripts do not tell which elements a scatter writes.
     scattered = {store.buffer for store in stores_of(body) if not store.is_plain}
     known = {place: value for place, value in known.items() if place[0] not in scattered}
     statements: list[Statement] = []

@@ -1,4 +1,4 @@
-"""Write the new values of inputs where the old ones are.
+"""In-place updates: write the new values of inputs over the old ones.
 
 Before::
 
@@ -8,15 +8,15 @@ After::
 
     for i0:  p[i0] = p[i0] - (m[i0] * 0.9 + g[i0]);  m[i0] = m[i0] * 0.9 + g[i0]
 
-What reads an old value comes before, or is the statement that overwrites it: stores of one loop, and steps, change
-places for that. A result for which that is not possible stays a result, which whoever called the program copies.
+Readers of an old value come before the statement that overwrites it, or are that statement: stores of one loop, and
+steps, are reordered for that. Where that is not possible the result remains a result, which the caller copies.
 
-Write of an input that is updated in part only what changes.
+Of an input that is updated in part, only the changed elements are written.
 
 Before: ``for i0 < 12, i1 < 1024, i2 < 768:  cache[i0, i1, i2] = where(i1 == 5, k[i0, i2], cache[i0, i1, i2])``
 After:  ``for i0 < 12, i2 < 768:  cache[i0, 5, i2] = k[i0, i2]``
 
-Conditions on one loop variable say how far its loop goes; others decide whether an element is written.
+Conditions on one loop variable restrict the range of its loop; others become guards.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from precast.native.rules.conditions import all_of
 
 
 def changes_alone(kernel: Kernel, update: InputUpdate) -> Kernel:
-    """The kernel that writes the result, without writing what is as it was: that is for the memory of the input."""
+    """The kernel without the stores of unchanged elements, for writing into the input's memory."""
     match kernel.body:
         case (Loop(variables, (Store(guard=None, combine=None) as store,), ()),):
             value = strip_names(store.value)
@@ -68,14 +68,14 @@ def changes_alone(kernel: Kernel, update: InputUpdate) -> Kernel:
 
 
 def _is_old(value: Scalar, store: Store, update: InputUpdate) -> bool:
-    """Whether this is the input's element in the place of the result's that is stored."""
+    """Whether this loads the input's element at the position of the stored result."""
     load = strip_names(value)
     is_element = isinstance(load, Load) and (load.indices, load.guard) == (store.indices, None)
     return is_element and isinstance(load, Load) and (load.buffer, store.buffer) == (update.input, update.result)
 
 
 def update_inputs(program: LoopProgram) -> LoopProgram:
-    """Let as many results as may be written into the inputs that they update."""
+    """Write as many results as possible into the inputs that they update."""
     order = _Steps(program.steps)
     done = {update.result: update.input for update in program.updates if _is_possible(update) and order.take(update)}
     if not done:
@@ -85,11 +85,11 @@ def update_inputs(program: LoopProgram) -> LoopProgram:
 
 
 def _is_possible(update: InputUpdate) -> bool:
-    return update.result.lies_like(update.input) and is_dense(update.input.shape, update.input.strides)
+    return update.result.is_laid_out_like(update.input) and is_dense(update.input.shape, update.input.strides)
 
 
 class _Steps:
-    """The program's steps, with what is written in place so far, and the numbers of those that touch a buffer."""
+    """The program's steps, those that update inputs so far, and the numbers of the steps that access each buffer."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = list(steps)
@@ -106,7 +106,7 @@ class _Steps:
         self._fallible = [(number, each.name) for number, each in fallible]
 
     def take(self, update: InputUpdate) -> bool:
-        """Write a result into its input, if that is possible."""
+        """Write a result into its input, if possible."""
         writers = self._writers.get(update.result, [])
         step = _in_place(self.steps[writers[0]], update) if len(writers) == 1 else None
         place = None if step is None else self._place_for(writers[0], update)
@@ -125,7 +125,7 @@ class _Steps:
         return True
 
     def _place_for(self, writer: int, update: InputUpdate) -> int | None:
-        """Where the step must stand: after all who read the old value, or may fail before it is overwritten."""
+        """The position for the step: after all that read the old value, or may fail before it is overwritten."""
         before = [number for number, name in self._fallible if name in update.after]
         last: int = max([writer, *before, *self._readers.get(update.input, ())])
         step, passed = self.steps[writer], self.steps[writer + 1 : last + 1]
@@ -137,7 +137,7 @@ class _Steps:
 
 
 def _in_place(step: Step, update: InputUpdate) -> Step | None:
-    """The step that writes the result, writing the input; None if it reads the old value too late."""
+    """The step with its result written into the input; None if it reads the old value too late."""
     names = {update.result: update.input}
     if isinstance(step, Fallible) or (isinstance(step, LibraryCall) and update.input in read_by(step)):
         return None
@@ -155,7 +155,7 @@ def _in_place(step: Step, update: InputUpdate) -> Step | None:
 
 
 def _copies_first(body: tuple[Statement, ...], update: InputUpdate) -> bool:
-    """Whether this begins with a copy of elements of the old value, and goes on: what is then written changes some."""
+    """Whether this begins by copying elements of the old value and then overwrites some of them."""
     match body:
         case (Loop(_, (Store(buffer, indices, value, None, None),), ()), _, *_):
             load = strip_names(value)
@@ -165,7 +165,7 @@ def _copies_first(body: tuple[Statement, ...], update: InputUpdate) -> bool:
 
 
 def _store_last(body: tuple[Statement, ...], update: InputUpdate) -> tuple[Statement, ...]:
-    """The statements with the store of the result below all that read the old value, where that may be moved there."""
+    """The statements with the result's store moved below all readers of the old value, if that is legal."""
     body = tuple(
         replace(each, body=_store_last(each.body, update)) if isinstance(each, Loop) else each for each in body
     )

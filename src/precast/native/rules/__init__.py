@@ -8,6 +8,7 @@ from precast.native.rules import (
     convolution,
     group_norm,
     indexing,
+    linear_algebra,
     normalization,
     ordering,
     padding,
@@ -27,7 +28,7 @@ from precast.native.rules import reduction as distance
 from precast.native.rules import reduction as softmax
 from precast.native.rules.lower import lower_graph
 
-# Importing a family registers its rules.
+# Importing a family's module registers its rules.
 FAMILIES = (
     activation,
     attention,
@@ -37,6 +38,7 @@ FAMILIES = (
     distance,
     group_norm,
     indexing,
+    linear_algebra,
     matmul,
     normalization,
     ordering,

@@ -113,15 +113,15 @@ def gelu_of(x: Scalar, approximate: str) -> Scalar:
 
 
 def gelu_doubled_of(x: Scalar) -> Scalar:
-    """Gelu as eager computes it of numbers that are laid out row by row, and a routine's epilogue does.
+    """Gelu as eager computes it for contiguous tensors, and as a routine's epilogue does.
 
-    What is doubled on the way may become infinite, and what is infinite becomes NaN.
+    The intermediate is doubled, which may overflow to infinity, and an infinite intermediate yields NaN.
     """
     return x * (1.0 + apply("erf", x * math.sqrt(0.5))) * 0.5 + 0.0 * x
 
 
 def _gelu_gate(x: Scalar, approximate: str) -> Scalar:
-    """What gelu multiplies its argument by: the normal distribution, or its approximation by tanh."""
+    """The factor of gelu's argument: the normal distribution function, or its approximation by tanh."""
     if approximate == "none":
         return 0.5 * (1.0 + apply("erf", x * math.sqrt(0.5)))
     return 0.5 * (1.0 + _gelu_tanh(x))

@@ -1,6 +1,6 @@
-"""Scaled-dot-product attention and its gradient: a routine that goes by blocks, so that scores stay in cache.
+"""Scaled-dot-product attention and its gradient: a blockwise routine, so that scores stay in cache.
 
-In double precision: matrix products, and one pass over each row of scores between them.
+In double precision: GEMMs, and one pass over each row of scores between them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROUTINE_TYPES = ("f32", "bf16", "f16")
 
 
 def _operands(mask: Buffer | None, builder: Builder, query: Buffer, key: Buffer) -> list[Buffer]:
-    """The mask in the shape of the scores."""
+    """The operands, with the mask broadcast to the shape of the scores."""
     if mask is None:
         return []
     shape = (*query.shape[:-1], key.shape[-2])
@@ -33,8 +33,8 @@ def _operands(mask: Buffer | None, builder: Builder, query: Buffer, key: Buffer)
 
 
 def _numbers(mask: Buffer | None, is_causal: bool, scale: float | None) -> list[int]:
-    """What the routine is told: whether it is causal, whether there is a mask, and the scale's bits; -1: as usual."""
-    # Unsigned, as a negative scale is one, too; C's conversion makes what is too large infinite.
+    """The routine's numbers: whether it is causal, whether there is a mask, and the scale's bits; -1 is the default."""
+    # Unsigned, since the scale may be negative; C's conversion makes overflowing values infinite.
     bits = -1 if scale is None else struct.unpack("I", bytes(c_float(scale)))[0]
     return [int(is_causal), int(mask is not None), bits]
 
@@ -49,7 +49,7 @@ def _transposed(builder: Builder, matrix: Buffer) -> Buffer:
 
 
 def _single(builder: Builder, matrix: Buffer) -> Buffer:
-    """`matrix` in the type that attention is computed in."""
+    """`matrix` converted to the type that attention is computed in."""
     dtype = math_dtype(matrix.dtype)
     if dtype == matrix.dtype:
         return matrix
@@ -57,7 +57,7 @@ def _single(builder: Builder, matrix: Buffer) -> Buffer:
 
 
 def _product(builder: Builder, left: Buffer, right: Buffer, result: Result | None = None) -> Buffer:
-    """The product in the type of its operands; given `result`, brought into that."""
+    """The product in the type of its operands; converted to `result`, if given."""
     shape = (*left.shape[:-1], right.shape[-1])
     if result is not None and result.dtype == left.dtype:
         return builder.matmul(left, right, result)
@@ -68,7 +68,7 @@ def _product(builder: Builder, left: Buffer, right: Buffer, result: Result | Non
 def _scores(
     builder: Builder, query: Buffer, key: Buffer, mask: Buffer | None, is_causal: bool, scale: float | None
 ) -> Callable[[Indices], Scalar]:
-    """What softmax is taken of, as a formula over the product of queries and keys."""
+    """The argument of the softmax, as a formula over the product of queries and keys."""
     with builder.part("scores"):
         product = _product(builder, query, _transposed(builder, key))
     factor = _factor(query, scale)
@@ -85,7 +85,7 @@ def _scores(
 
 
 def _factor(query: Buffer, scale: float | None) -> Scalar:
-    """What scores are multiplied by: one over the root of a head's size, unless given."""
+    """The scale of the scores: by default, one over the root of the head size."""
     if scale is not None:
         return Constant(scale, query.dtype)
     depth = query.shape[-1]
@@ -105,7 +105,7 @@ def attention(
 ) -> Lowered:  # fmt: skip
     if not _is_known(query, key, dropout_p):
         return DECLINED
-    if _has_routine(query, key, value):
+    if builder.has_routine("attention") and _has_routine(query, key, value):
         operands = [query, key, value, *_operands(attn_mask, builder, query, key)]
         return builder.call("attention", operands, _numbers(attn_mask, is_causal, scale))
     output, sums = builder.results
@@ -118,7 +118,7 @@ def attention(
 
     def power(at: Indices) -> Scalar:
         top = Load(peak, at[:3])
-        # A row that sees nothing has no largest score, and is 0.
+        # A fully masked row has no largest score, and its result is 0.
         is_blind = apply("eq", top, as_scalar(MINUS_INFINITY, dtype))
         return apply("exp", score(at) - apply("where", is_blind, as_scalar(0, dtype), top))
 
@@ -148,7 +148,7 @@ def attention_backward(
 ) -> Lowered:  # fmt: skip
     if not _is_known(query, key, dropout_p):
         return DECLINED
-    if _has_routine(query, key, value):
+    if builder.has_routine("attention_backward") and _has_routine(query, key, value):
         operands = [gradient, query, key, value, output, sums, *_operands(attn_mask, builder, query, key)]
         return builder.call("attention_backward", operands, _numbers(attn_mask, is_causal, scale))
     to_query, to_key, to_value = builder.results

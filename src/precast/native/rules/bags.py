@@ -33,7 +33,7 @@ _NOWHERE = torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True)
 class _Bags:
-    """Which bag each element of `indices` is in, and how many elements each bag has, padding left out."""
+    """The bag of each element of `indices`, and the number of elements in each bag, without padding."""
 
     indices: Buffer
     bag_of: Buffer
@@ -81,7 +81,7 @@ def _bags(builder: Builder, indices: Buffer, offsets: Buffer, bags: Index, paddi
 
 
 def _check_offsets(builder: Builder, indices: Buffer, offsets: Buffer) -> None:
-    """The first bag begins at the first index, and none begins before it or after the last."""
+    """Check that the first bag starts at the first index, and all others within the indices."""
     length, zero = IndexValue(indices.shape[0], "i64"), Constant(0, "i64")
     refuse_any(builder, offsets, lambda begin: apply("lt", cast(begin, "i64"), zero), OUT_OF_RANGE, error="index")
     message = f"offsets[-1] can not be greater than input's length {indices.shape[0]}"
@@ -144,7 +144,7 @@ def _largest_rows(
     value: Callable[[Indices], Scalar],
     over: Indices,
 ) -> Buffer:
-    """For each element of the result, which row it came from: the first, if there are several."""
+    """For each element of the result, the row that it came from: the first, if there are several."""
     places = Result("i64", total.shape)
 
     def is_largest(at: Indices) -> Target:
@@ -165,7 +165,7 @@ def _largest_rows(
 def _bookkeeping(
     builder: Builder, bags: _Bags, largest: Buffer | None, results: Sequence[Result]
 ) -> tuple[Buffer, Buffer, Buffer]:
-    """What the gradient may ask for: bags of elements (where eager tells), sizes of bags, rows of maxima."""
+    """What the gradient may need: bags of elements (where eager returns them), sizes of bags, rows of maxima."""
     of_elements, sizes, rows = results
     has_bags = of_elements.shape == bags.indices.shape
     return (

@@ -1,8 +1,8 @@
-"""What lowering rules write with: each call adds a step and returns the buffer it fills."""
+"""The interface that lowering rules use: each call adds a step and returns the buffer that it writes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ Formula = Callable[..., Scalar]
 
 @dataclass(frozen=True)
 class Result:
-    """What tracing says an operator returns; without strides, row-major."""
+    """The traced result of an operator; without strides, row-major."""
 
     dtype: str
     shape: Indices
@@ -34,14 +34,16 @@ class Result:
 
 
 def math_dtype(dtype: str) -> str:
-    """The type to compute in: half precision is computed in single precision, as eager does."""
+    """The type to compute in: 16-bit floats are computed in single precision, as in eager."""
     return "f32" if dtype in ("f16", "bf16") else dtype
 
 
 class Builder:
     """Collects the steps of one program, node by node."""
 
-    def __init__(self, target: Target | None = None, names: set[str] | None = None) -> None:
+    def __init__(
+        self, target: Target | None = None, names: set[str] | None = None, known_sizes: set[str] | None = None
+    ) -> None:
         self.target = target
         self.steps: list[Step] = []
         self.names: set[str] = set() if names is None else names
@@ -49,26 +51,34 @@ class Builder:
         self.results: tuple[Result, ...] = ()
         self.node_name, self.origin = "", ""
         self.at: str | None = None
-        # Of an operator that finds out a number: what the number is called, and the most that it is known to be.
+        # For an operator with a data-dependent number: the number's symbol, and its upper bound.
         self.number: Index | None = None
         self.bound: Index | None = None
+        # Size symbols that occur in inputs and earlier nodes, and those that this node introduces.
+        self.known_sizes: set[str] = set() if known_sizes is None else known_sizes
+        self.new_sizes: list[str] = []
 
     @property
     def result(self) -> Result:
         (result,) = self.results
         return result
 
+    def meet_sizes(self, symbols: Iterable[str]) -> None:
+        """Record the size symbols that occur in the node's value."""
+        self.new_sizes = [each for each in dict.fromkeys(symbols) if each not in self.known_sizes]
+        self.known_sizes.update(self.new_sizes)
+
     def has_routine(self, name: str) -> bool:
-        """Whether what the program is for has a library routine."""
+        """Whether the target has a library routine."""
         return self.target is None or name in self.target.routines
 
     def takes(self, operator: str, steps: Sequence[Step]) -> bool:
-        """Whether what the program is for can run these steps, which a rule made of an operator."""
+        """Whether the target can run these steps, which an operator was lowered to."""
         return self.target is None or self.target.takes(operator, steps)
 
     @contextmanager
     def part(self, suffix: str) -> Iterator[None]:
-        """Name the buffers that are made meanwhile after a part of the node."""
+        """While active, buffers are named after a part of the node."""
         whole_name = self.node_name
         self.node_name = f"{whole_name}_{suffix}"
         yield
@@ -86,7 +96,7 @@ class Builder:
         return made
 
     def result_buffer(self, result: Result | None = None) -> Buffer:
-        """The buffer for what the node returns, in eager's layout where that is dense."""
+        """The buffer for the node's result, in eager's layout if that is dense."""
         result = result or self.result
         strides = result.strides if result.strides and is_dense(result.shape, result.strides) else None
         return self.buffer(result.dtype, result.shape, strides)
@@ -102,13 +112,13 @@ class Builder:
     def pointwise(
         self, formula: Formula, *operands: Operand, compute: str = "", result: Result | None = None
     ) -> Buffer:
-        """Apply `formula` to broadcast elements, cast to the type `compute` (the result's, unless given)."""
+        """Apply `formula` to broadcast elements, cast to the type `compute` (by default, the result's)."""
         result = result or self.result
         dtype = math_dtype(compute or result.dtype)
         return self.define(lambda at: formula(*(element(each, at, dtype) for each in operands)), result)
 
     def view(self, source: Buffer, index_map: Callable[[Indices], Sequence[Index | int]]) -> Buffer:
-        """``result[indices] = source[index_map(indices)]``: no memory moves once consumers have taken it in."""
+        """``result[indices] = source[index_map(indices)]``: a copy that is eliminated when readers inline it."""
         return self.define(lambda at: Load(source, tuple(map(as_index, index_map(at)))))
 
     def reduce(
@@ -163,9 +173,9 @@ class Builder:
         passes: Sequence[tuple[Indices, Callable[[Buffer, Indices], Sequence[Store]]]],
         result: Result | None = None,
     ) -> Buffer:
-        """``buffer[indices] = initial(indices)``, then, one after the other, loops that write at computed places.
+        """``buffer[indices] = initial(indices)``, then, in sequence, loops that write at computed subscripts.
 
-        A pass is the shape it runs over and what it stores in each iteration.
+        A pass consists of the shape it iterates over and the store of each iteration.
         """
         result = result or self.result
         target = self.result_buffer(result)
@@ -184,10 +194,10 @@ class Builder:
         numbers: Sequence[Index | int] = (),
         results: Sequence[Result] | None = None,
     ) -> tuple[Buffer, ...]:
-        """Call a routine of the support library, unless it would write nothing."""
+        """Call a routine of the support library, unless its result is empty."""
         wanted = self.results if results is None else results
         if all(constant(0) in each.shape for each in wanted):
-            # Of nothing, torch has shapes that no routine expects: a convolution without channels keeps its input's.
+            # Torch's empty results may have unexpected shapes: that of a convolution without channels is its input's.
             return tuple(map(self._nothing, wanted))
         targets = tuple(map(self.result_buffer, wanted))
         views, outputs = tuple(map(whole, inputs)), tuple(map(whole, targets))
@@ -201,10 +211,10 @@ class Builder:
     def multiply(
         self, routine: str, inputs: Sequence[Buffer], numbers: Sequence[Index | int] = (), result: Result | None = None
     ) -> Buffer:
-        """Call a routine that adds up products; in single precision for float16, unless the target multiplies that."""
+        """Call a GEMM-like routine; in single precision for float16, unless the target supports that."""
         result = result or self.result
         types = {each.dtype for each in inputs}
-        # Of nothing, eager multiplies whatever it is given.
+        # For an empty result, eager accepts any operands.
         is_nothing = constant(0) in result.shape
         assert len(types) == 1 or is_nothing, (
             f"{self.origin}: {routine} multiplies {sorted(types)}: tracing must refuse that"
@@ -257,7 +267,7 @@ def loop_indices(shape: Indices, *, prefix: str = "i", kept: str = "i", reduced:
 
 
 def at_result(kept: Indices, rank: int, dims: Sequence[int]) -> Indices:
-    """Subscripts of a reduction's result from those of the dimensions that stay."""
+    """Subscripts of a reduction's result from those of the remaining dimensions."""
     if rank == len(kept):
         return kept
     remaining = iter(kept)
@@ -265,7 +275,7 @@ def at_result(kept: Indices, rank: int, dims: Sequence[int]) -> Indices:
 
 
 def is_dense(shape: Indices, strides: Indices) -> bool:
-    """Whether elements fill memory without holes or overlap, in some order of dimensions."""
+    """Whether elements fill memory without gaps or overlap, in some order of dimensions."""
     if any(size.constant == 0 for size in shape):
         return strides == contiguous_strides(shape)
     expected = constant(1)
@@ -286,10 +296,10 @@ def promoted_dtype(operands: Sequence[Operand]) -> str:
 
 
 def _stand_in(operand: Operand) -> torch.Tensor:
-    """Something of the operand's type and kind (tensor, zero-dim tensor, number): what promotion looks at."""
+    """A stand-in of the operand's type and kind (tensor, zero-dim tensor, number) for type promotion."""
     if isinstance(operand, Buffer):
         return torch.empty((0,) * min(len(operand.shape), 1), dtype=TORCH_DTYPES[operand.dtype], device="meta")
-    # A wrapped number loses against tensors of its own kind; only `result_type` itself can make one.
+    # A wrapped number has lower priority than tensors of its category; only `result_type` itself can create one.
     return 0 if isinstance(operand, Index) else operand  # type: ignore[return-value]
 
 

@@ -1,4 +1,4 @@
-"""Conditions on subscripts, and subscripts that are computed, with what must hold for them."""
+"""Conditions on subscripts, and computed subscripts with the guards that they need."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Index, as_index, product
 from precast.native.loops.program import Check
-from precast.native.loops.scalars import Constant, IndexValue, Scalar, apply, cast, computed
+from precast.native.loops.scalars import Constant, IndexValue, Load, Scalar, apply, cast, computed
 from precast.native.rules.builder import Builder, Indices, Operand, Result, is_floating
+from precast.native.rules.registry import Found
 
 
 @dataclass(frozen=True)
 class Place:
-    """A computed subscript and whether it is inside its dimension: the guard of whatever is read or written there."""
+    """A computed subscript and whether it is in range: the guard of every access at it."""
 
     index: Index
     is_inside: Scalar
@@ -25,7 +26,7 @@ def compare(operation: str, left: Index | int, right: Index | int) -> Scalar:
 
 
 def all_of(*conditions: Scalar) -> Scalar:
-    """Whether all hold; those that always do are left out."""
+    """The conjunction, without conditions that always hold."""
     result: Scalar = Constant(True, "bool")
     for each in conditions:
         is_true = isinstance(result, Constant) and result.value is True
@@ -49,7 +50,7 @@ def place(name: str, position: Scalar, size: Index, *, wraps: bool = False) -> P
 
 
 def sure_place(name: str, position: Scalar, size: Index) -> Index:
-    """`position` as a subscript that is known to be inside."""
+    """`position` as a subscript that is known to be in range."""
     return computed(name, cast(position, "i64"), size, is_certain=True)
 
 
@@ -63,9 +64,9 @@ def check_bounds(
     wraps: bool = False,
     unless_empty: Iterable[Index] = (),
 ) -> None:
-    """Fail the call if an element of `positions` is no subscript of a dimension of `size`.
+    """Fail the call if an element of `positions` is out of range for a dimension of `size`.
 
-    Eager looks at no subscript at all where what has the sizes `unless_empty` has no elements.
+    Like eager, this checks nothing if a tensor of the sizes `unless_empty` would be empty.
     """
     count = product(unless_empty)
     if count.constant == 0:
@@ -87,7 +88,7 @@ def check_bounds(
 def refuse_any(
     builder: Builder, source: Buffer, is_wrong: Callable[[Scalar], Scalar], message: str, *, error: str = "value"
 ) -> None:
-    """Fail the call if an element of `source` is wrong, as eager does."""
+    """Fail the call if an element of `source` is invalid, as eager does."""
     dims = range(len(source.shape))
     with builder.part("refused"):
         failed = builder.reduce(
@@ -96,8 +97,17 @@ def refuse_any(
     builder.steps.append(Check(failed.name, failed, error, message, (builder.origin,)))
 
 
+def check_count(builder: Builder, found: Found) -> None:
+    """Fail the call if a data-dependent count differs from the size that later operators require."""
+    with builder.part("differs"):
+        size = IndexValue(found.size, "i64")
+        failed = builder.define(lambda at: apply("ne", Load(found.count, ()), size), Result("bool", ()))
+    message = "a size that depends on data is not what the program needs it to be"
+    builder.steps.append(Check(failed.name, failed, "value", message, (builder.origin,)))
+
+
 def refuse_zero(builder: Builder, divisor: Operand) -> None:
-    """Where whole numbers are divided, fail the call if a divisor is zero, as eager does; nothing is divided by any."""
+    """For integer division, fail the call if a divisor is zero and there is something to divide, as eager does."""
     if is_floating(builder.result.dtype) or isinstance(divisor, Index) or (not isinstance(divisor, Buffer) and divisor):
         return
     count = product(builder.result.shape)

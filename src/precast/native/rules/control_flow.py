@@ -1,4 +1,4 @@
-"""Control flow: subgraphs as parts of the program, which steps run once, several times, or not at all.
+"""Control flow: subgraphs become parts of the program, which steps run once, repeatedly, or not at all.
 
 Before::
 
@@ -106,11 +106,11 @@ def _copy(source: Buffer, like: Buffer, builder: Builder) -> Buffer:
 
 
 def _arranged(carried: Operands, outputs: Sequence[Buffer], builder: Builder) -> list[Buffer] | None:
-    """The first carried values, laid out as their successors are; None if some are no tensors."""
+    """The first carried values, converted to the layout of their successors; None if some are not tensors."""
     arranged: list[Buffer] = []
     for value, output in zip(carried, outputs, strict=False):
         if not isinstance(value, Buffer):
             return None
         with builder.part("first"):
-            arranged.append(value if value.lies_like(output) else _copy(value, output, builder))
+            arranged.append(value if value.is_laid_out_like(output) else _copy(value, output, builder))
     return arranged

@@ -1,11 +1,7 @@
-"""Products and convolutions: library calls, whose bias and scale are loops that fuse with what follows.
+"""GEMMs and convolutions: library calls; bias and scale are loops that fuse with what follows.
 
-Convolutions: library calls; the bias is a loop that fuses with what follows.
-
-A transposed convolution is the gradient of a convolution with respect to its input, and the other way round, so three
-routines serve both. Depthwise ones have a routine of their own, which takes activations before and after them along.
-
-Matrix products: one library call; bias and scale become loops that fuse with what follows.
+A transposed convolution is the gradient of a convolution with respect to its input, and vice versa, so three
+routines serve both. Depthwise ones have a routine of their own, with a prologue and an epilogue.
 """
 
 from __future__ import annotations
@@ -26,18 +22,18 @@ aten = torch.ops.aten
 Sizes = Sequence[Index | int]
 
 OWN_WIDTHS = (3, 5, 7)
-"""Of depthwise filters that the routine ``depthwise_convolution`` computes with."""
+"""Sizes of depthwise filters that the routine ``depthwise_convolution`` supports."""
 
 
 def _numbers(source: Buffer, groups: int, *geometry: Sizes) -> list[Index | int]:
-    """What the routines are told: groups, strides, padding, dilation; one number may stand for all dimensions."""
+    """The routines' numbers: groups, strides, padding, dilation; one value may stand for all dimensions."""
     spatial = len(source.shape) - 2
     whole = [sizes if len(sizes) == spatial else [sizes[0]] * spatial for sizes in geometry]
     return [groups, *(number for sizes in whole for number in sizes)]
 
 
 def is_depthwise(source: Buffer, weight: Buffer, groups: int, numbers: Sequence[Index | int]) -> bool:
-    """Whether this is a convolution that we have a routine of our own for: each channel has its own, small filter."""
+    """Whether this is a convolution for our own routine: each channel has its own, small filter."""
     if source.dtype != "f32" or len(source.shape) != 4 or source.shape[1].constant != groups:
         return False
     _, _, stride, _, _, *dilation = (as_index(number).constant for number in numbers)
@@ -104,8 +100,13 @@ def add_matmul(
 ) -> Buffer:
     product = builder.matmul(left, right)
     if beta == 0:
-        # Eager does not even read the bias then: its NaNs do not spread.
+        # Eager does not read the bias then: its NaNs do not propagate.
         return builder.pointwise(lambda value: value * alpha, product)
+    if product.dtype in ("bf16", "f16") and 2**-10 < abs(beta) < 2**10:
+        # Like an epilogue, so that the product is rounded once, as in eager.
+        return builder.pointwise(
+            lambda value, added: _scaled(_scaled(value, alpha / beta) + added, beta), product, bias
+        )
     return builder.pointwise(lambda value, added: _scaled(added, beta) + _scaled(value, alpha), product, bias)
 
 
@@ -121,7 +122,7 @@ def sums_of_groups(builder: Builder, left: Buffer, right: Buffer, ends: Buffer) 
 
 def _grouped(builder: Builder, left: Buffer, right: Buffer, ends: Buffer, *, is_sum: bool) -> Lowered:
     if left.dtype == "f16":
-        # The routine multiplies in the type that it is given, and few processors multiply this one.
+        # The routine computes in the type of its operands, and few processors multiply this one.
         return DECLINED
     (result,) = builder.call("grouped_product", [left, right, ends], [int(is_sum)])
     return result

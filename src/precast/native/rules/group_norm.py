@@ -1,6 +1,6 @@
-"""Group normalization and its gradient: sums over each channel, joined to those of its group.
+"""Group normalization and its gradient: sums over each channel, then over the channels of each group.
 
-Whether channels come first or last in memory, a sum over one channel runs along it; a sum over a group does not.
+In either memory format, a sum over one channel is strided uniformly; a sum over a group is not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Formula = Callable[[Indices], Scalar]
 
 @dataclass(frozen=True)
 class Channels:
-    """The channels of an image, `groups` of them at a time."""
+    """The channels of an image, in `groups` groups."""
 
     builder: Builder
     image: Buffer
@@ -37,7 +37,7 @@ class Channels:
 
     @property
     def size(self) -> Index:
-        """How many channels a group has."""
+        """The number of channels in a group."""
         return floor_divide(self.image.shape[1], self.groups)
 
     @property
@@ -99,7 +99,7 @@ def group_norm(
     mean = parts.of_group("mean", lambda at: Load(means, at), lambda total: total / members)
 
     def spread(at: Indices) -> Scalar:
-        # About the group's mean: what is found about the channel's, and how far that is from it.
+        # Moments about the group's mean: those about the channel's mean, shifted by the distance between the means.
         distance = Load(means, at) - Load(mean, parts.group_of(at))
         return Load(squares, at) / count + distance * distance
 
@@ -116,7 +116,7 @@ def group_norm(
     scale, shift = parts.each("scale", scale_of), parts.each("shift", shift_of)
 
     def normalized(at: Indices) -> Scalar:
-        # The mean is taken away first: after scaling, what both have in common would have cost digits.
+        # The mean is subtracted first: after scaling, cancellation would cost digits.
         return (value(source, at) - Load(means, at[:2])) * Load(scale, at[:2]) + Load(shift, at[:2])
 
     output = builder.define(normalized, results[0])

@@ -1,4 +1,4 @@
-"""Reading at places that other tensors say: embedding, gather, index, index_select."""
+"""Reading at subscripts that other tensors hold: embedding, gather, index, index_select."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def gather(builder: Builder, source: Buffer, dim: int, index: Buffer, *, sparse_
         check_bounds(builder, index, constant(1), error="value", message=out_of_bounds(0, constant(1)))
         return builder.define(lambda at: Load(source, ()))
     if max(len(index.shape), 1) != len(source.shape):
-        # Only an index that chooses nothing may have other dimensions.
+        # Only an empty index may have a different number of dimensions.
         return builder.define(lambda at: Constant(0, source.dtype))
     dim = dim % len(source.shape)
     check_bounds(builder, index, source.shape[dim], error="value", message=out_of_bounds(dim, source.shape[dim]))
@@ -80,19 +80,19 @@ def take(builder: Builder, source: Buffer, index: Buffer) -> Buffer:
 
 @dataclass(frozen=True)
 class Advanced:
-    """What ``source[indices]`` means: the shape of the choice, and where in `source` each of its elements is."""
+    """The meaning of ``source[indices]``: the result's indexed shape, and the source subscripts of each element."""
 
     shape: Indices
     locate: Callable[[Indices], tuple[Indices, Scalar]]
 
 
 def advanced(source: Buffer, indices: Sequence[Buffer | None]) -> Advanced:
-    """Indexing by whole-number tensors, one a dimension, None for all of it; as NumPy, by broadcasting them."""
+    """Indexing by integer tensors, one per dimension, None for a full slice; they are broadcast as in NumPy."""
     given = {dim: index for dim, index in enumerate(indices) if index is not None}
     chosen_shape = broadcast_shape([index.shape for index in given.values()])
     others = [dim for dim in range(len(source.shape)) if dim not in given]
     first, last = min(given), max(given)
-    # Dimensions that are chosen side by side are replaced in place; else the choice comes first.
+    # Adjacent indexed dimensions are replaced in place; otherwise the indexed shape comes first.
     start = first if last - first + 1 == len(given) else 0
     before, after = others[:start], others[start:]
     shape = (*(source.shape[dim] for dim in before), *chosen_shape, *(source.shape[dim] for dim in after))
@@ -113,7 +113,7 @@ def advanced(source: Buffer, indices: Sequence[Buffer | None]) -> Advanced:
 
 
 def check_indices(builder: Builder, source: Buffer, indices: Sequence[Buffer | None]) -> None:
-    """Fail the call if an index is none; where dimensions beside those indexed are empty, eager does not look."""
+    """Fail the call if an index is out of range; if other dimensions are empty, eager does not check."""
     beside = [size for size, index in zip_longest(source.shape, indices) if index is None]
     for dim, index in enumerate(indices):
         if index is not None:
@@ -163,22 +163,34 @@ def _index_by_places(builder: Builder, source: Buffer, indices: Sequence[Buffer 
 
 
 def chosen_places(builder: Builder, mask: Buffer) -> tuple[Buffer, Buffer]:
-    """Where a tensor is not zero, counted row by row, and how many such places there are."""
+    """The row-major positions of nonzero elements, and their number."""
     results = Result("i64", (product(mask.shape),)), Result("i64", ())
     with builder.part("places"):
-        places, count = builder.call("nonzero", [mask], results=results)
+        written, count = builder.call("nonzero", [mask], results=results)
+        places = written
+        if not builder.new_sizes:
+            # Places after the last are not written; the check that none of those is read comes later.
+            places = builder.define(
+                lambda at: apply(
+                    "where",
+                    apply("lt", IndexValue(at[0], "i64"), Load(count, ())),
+                    Load(written, at),
+                    Constant(0, "i64"),
+                ),
+                results[0],
+            )
     return places, count
 
 
 def coordinate_of(places: Buffer, number: Index, shape: Indices, dim: int) -> Scalar:
-    """Where along one dimension a chosen place is."""
+    """The coordinate of a nonzero position along one dimension."""
     below = IndexValue(product(shape[dim + 1 :]), "i64")
     whole = apply("div_floor", Load(places, (number,)), below)
     return whole if dim == 0 else apply("remainder", whole, IndexValue(shape[dim], "i64"))
 
 
 def _index_by_mask(builder: Builder, source: Buffer, indices: Sequence[Buffer | None]) -> Lowered:
-    """``source[mask]``, with whole dimensions before and after."""
+    """``source[mask]``, with full slices before and after."""
     given = [index for index in indices if index is not None]
     if len(given) != 1:
         return DECLINED
@@ -197,7 +209,7 @@ def _index_by_mask(builder: Builder, source: Buffer, indices: Sequence[Buffer | 
         columns = [column(inner, dim) for dim in dims]
         return _index_by_places(inner, source, [*indices[:start], *columns, *indices[start + 1 :]])
 
-    return Found(count, product(mask.shape), define)
+    return Found(count, builder.result.shape[start], product(mask.shape), define)
 
 
 @lowering(aten.index.Tensor)

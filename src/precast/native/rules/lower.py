@@ -10,7 +10,7 @@ After::
     kernel add:  for i0 < 8, i1 < 6:  add[i0, i1] = mm[i0, i1] + b[i1]
     kernel gelu: for i0 < 8, i1 < 6:  gelu[i0, i1] = …
 
-Every node becomes its own steps over its own buffer, views too; putting them together is `fuse`'s work.
+Every node, views included, becomes its own steps over its own buffer; fusing them is left to the loop passes.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ from precast.native.loops.program import (
 )
 from precast.native.loops.scalars import Load
 from precast.native.rules.builder import Builder, Indices, Result, is_dense
+from precast.native.rules.conditions import check_count
 from precast.native.rules.registry import DECLINED, Found, drawing_rule_for, rule_for
 from precast.native.rules.sizes import known_bound, symbols_in, to_index, to_indices, to_strides
 from precast.ops.cost import size_hint
@@ -66,11 +67,11 @@ if TYPE_CHECKING:
 MAX_RANK = 16
 """As many as ``PRECAST_MAX_RANK`` of the C interface."""
 Lowered = object
-"""A node's meaning here: a buffer, a tuple of them, an index for a symbolic number, or a plain constant."""
+"""What a node lowers to: a buffer, a tuple of them, an index for a symbolic number, or a plain constant."""
 
 
 _BY_MEMORY = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
-"""Operators that find elements by their place in the memory behind a tensor."""
+"""Operators that address elements by their place in the storage."""
 
 
 @stage
@@ -83,7 +84,7 @@ def lower_graph(
 ) -> LoopProgram:
     """Lower a functional ATen graph; without `fallbacks`, an operator that has no rule is an error that names it.
 
-    An operator falls back, too, whose rule makes steps that the `target` cannot run; if none is given, all can be.
+    An operator also falls back if its rule makes steps that the `target` cannot run; without one, all steps can.
     """
     builder, meanings = Builder(target), dict[fx.Node, Lowered]()
     inputs: list[Buffer] = []
@@ -109,9 +110,9 @@ def _lower_nodes(
     name: str,
     targets: Mapping[int, Buffer],
 ) -> tuple[Results, tuple[InputUpdate, ...]]:
-    """Lower nodes up to and with the graph's output; what it returns, and what may be written into inputs.
+    """Lower nodes up to and including the graph's output; returns its results, and the updates of inputs.
 
-    `targets` are, for numbers of results, buffers that are laid out as the results are to be.
+    `targets` are buffers, by result number, whose layout that result must have.
     """
     lengths: dict[object, int] = {}
     for number, node in enumerate(nodes):
@@ -126,8 +127,12 @@ def _lower_nodes(
         else:
             raise AssertionError(f"lift {node.op} {node.target} to an input before lowering")
         found = meanings[node]
-        if isinstance(found, Found):
+        if isinstance(found, Found) and builder.new_sizes:
             return _lower_rest(node, found, nodes[number + 1 :], builder, meanings, name, targets), ()
+        if isinstance(found, Found):
+            check_count(builder, found)
+            meanings[node] = found.define(builder)
+            lengths[node] = len(builder.steps)
     raise AssertionError(f"{name} returns nothing")
 
 
@@ -140,8 +145,8 @@ def _lower_rest(
     name: str,
     targets: Mapping[int, Buffer],
 ) -> Results:
-    """All that follows a node whose size depends on data, as a part that knows this size."""
-    inner, origin, at = Builder(builder.target, builder.names), builder.origin, builder.at
+    """Lower everything after a node with a data-dependent size, as a part that knows this size."""
+    inner, origin, at = Builder(builder.target, builder.names, builder.known_sizes), builder.origin, builder.at
     inner.results, inner.node_name, inner.origin, inner.at = (
         builder.results, builder.node_name, builder.origin, builder.at,
     )  # fmt: skip
@@ -149,7 +154,8 @@ def _lower_rest(
     results, _ = _lower_nodes(nodes, inner, meanings, name, targets)
     read = dict.fromkeys(buffer for step in inner.steps for buffer in read_by(step) if buffer not in inner.made)
     inputs = tuple(dict.fromkeys((found.count, *read)))
-    size = SizeSource(new_symbol_of(node), 0, None, bound=found.bound)
+    (symbol,) = builder.new_sizes
+    size = SizeSource(symbol, 0, None, bound=found.bound)
     program = LoopProgram(f"{name}, from {node.name} on", inputs, results, (size,), tuple(inner.steps))
     outputs, origins = program.outputs, (origin,)
     builder.steps.append(Run(f"{node.name}_rest", (Part(program),), inputs, outputs, origins=origins, at=at))
@@ -159,11 +165,12 @@ def _lower_rest(
 def lower_part(
     module: fx.GraphModule, arguments: Sequence[object], targets: Sequence[Buffer], builder: Builder
 ) -> Part:
-    """A subgraph as a part: its tensors are laid out as `arguments` are, its results as `targets`."""
+    """A subgraph as a part: its inputs are laid out like `arguments`, its results like `targets`."""
     inner, meanings = Builder(builder.target), dict[fx.Node, Lowered]()
     inputs: list[Buffer] = []
     for node, argument in zip(placeholders_of(module.graph), arguments, strict=True):
         meanings[node] = argument
+        inner.meet_sizes(symbols_in(value_of(node) if has_value(node) else None))
         if isinstance(argument, Buffer):
             inner.names.add(node.name)
             inputs.append(dataclasses.replace(argument, name=node.name))
@@ -173,15 +180,8 @@ def lower_part(
     return Part(LoopProgram(builder.node_name, tuple(inputs), results, (), tuple(inner.steps)))
 
 
-def new_symbol_of(node: fx.Node) -> str:
-    """The size that a node finds out: the one that none of its arguments speaks of."""
-    known = {name for each in node.all_input_nodes if has_value(each) for name in symbols_in(value_of(each))}
-    (new,) = dict.fromkeys(name for name in symbols_in(value_of(node)) if name not in known)
-    return new
-
-
 def _update_targets(graph: fx.Graph, meanings: Mapping[fx.Node, Lowered]) -> dict[int, Buffer]:
-    """Numbers of results that are new values of inputs, and the inputs into which they may be written."""
+    """Result number → the input whose new value it is, and into which it may be written."""
     targets: dict[int, Buffer] = {}
     for node in placeholders_of(graph):
         number, buffer = updating_result_of(node), meanings[node]
@@ -197,7 +197,7 @@ def _updates(
     lengths: Mapping[object, int],
     steps: Sequence[Step],
 ) -> tuple[InputUpdate, ...]:
-    """What is to be known of the updates; `lengths` says how many steps there were after each node."""
+    """The updates with the steps that may fail before them; `lengths` is the number of steps after each node."""
     fallible = [(i, step.name) for i, step in enumerate(steps) if isinstance(step, Fallible)]
     updates = []
     for number, target in targets.items():
@@ -220,8 +220,9 @@ def refuse_fallbacks(program: LoopProgram) -> None:
 
 def _placeholder(node: fx.Node, builder: Builder, inputs: list[Buffer]) -> Lowered:
     value = value_of(node)
+    builder.meet_sizes(symbols_in(value))
     if isinstance(value, torch.SymInt):
-        # A size that is passed on its own: a zero-dim tensor, whose value is read when the program is called.
+        # A size that is an input of its own: a zero-dim tensor, whose value is read at the call.
         builder.names.add(node.name)
         inputs.append(Buffer(node.name, "i64", (), ()))
         return to_index(value)
@@ -234,7 +235,7 @@ def _placeholder(node: fx.Node, builder: Builder, inputs: list[Buffer]) -> Lower
 
 
 def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> Lowered:
-    # An operator that returns nothing (a check) carries no value.
+    # An operator without results (a check) has no value.
     value = value_of(node) if has_value(node) else None
     if isinstance(value, torch.SymInt) and rule_for(node.target) is None:
         return to_index(value)
@@ -255,6 +256,7 @@ def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> 
     builder.at = str(source_line_of(node) or "") or None
     builder.number = to_index(value) if isinstance(value, torch.SymInt) else None
     builder.bound = known_bound(value)
+    builder.meet_sizes(symbols_in(value))
     replace, arguments = _replacing(meanings), node.args
     rule = rule_for(node.target)
     if node.target is run_with_rng_state:
@@ -283,7 +285,7 @@ def _routines_of(steps: Sequence[Step]) -> Iterator[str]:
 
 
 def _require_whole_memory(node: fx.Node) -> None:
-    """Refuse to find elements by their place in memory where a buffer of ours is only a part of eager's memory."""
+    """Refuse to address elements by storage where our buffer covers only a part of eager's storage."""
     source = node.args[0]
     assert isinstance(source, fx.Node)
     value = tensor_of(source)
@@ -298,7 +300,7 @@ def _require_whole_memory(node: fx.Node) -> None:
 
 
 def _with_absent(values: Sequence[object], outputs: tuple[Buffer, ...]) -> tuple[Buffer | None, ...]:
-    """Buffers at the places of tensors, None where an operator was asked not to compute a result."""
+    """The outputs at the positions of tensors; None where the operator was asked not to compute a result."""
     present = iter(outputs)
     return tuple(next(present) if isinstance(value, torch.Tensor) else None for value in values)
 
@@ -372,9 +374,9 @@ def _returned(node: fx.Node) -> Sequence[object]:
 
 
 def _wanted_strides(buffer: Buffer, node: object, target: Buffer | None) -> Indices:
-    """How eager lays out what is returned, where that is dense; a dimension of size 1 may have any stride.
+    """The strides that eager gives a result, if those are dense; a dimension of size 1 may have any stride.
 
-    What may be written into the memory of `target` is laid out as that is.
+    A result that may be written into `target` takes the strides of that.
     """
     assert isinstance(node, fx.Node)
     if target is not None and target.shape == buffer.shape and is_dense(target.shape, target.strides):
@@ -389,9 +391,9 @@ def _wanted_strides(buffer: Buffer, node: object, target: Buffer | None) -> Indi
 
 
 def _dense_order(value: torch.Tensor) -> list[int] | None:
-    """Dimensions from the innermost on, if the sizes that are symbols had no gaps between them when they were traced.
+    """Dimensions from the innermost on, if the symbolic sizes left no gaps between them when they were traced.
 
-    For other sizes there may be some: ``x.unfold(1, 2, 2)`` leaves out an odd element, and is packed.
+    Other sizes may leave gaps: ``x.unfold(1, 2, 2)`` skips an odd element, and is packed.
     """
     sizes, strides = list(map(size_hint, value.shape)), list(map(size_hint, value.stride()))
     order = sorted(range(value.ndim), key=lambda dim: (strides[dim], sizes[dim] != 1))
@@ -409,7 +411,7 @@ def _strides_in_order(shape: Indices, order: Sequence[int]) -> Indices:
 
 
 def _copy(source: Buffer, strides: Indices, builder: Builder) -> Buffer:
-    """An output has memory of its own, even when the graph returns an input, or one value twice."""
+    """An output gets memory of its own, even when the graph returns an input, or one value twice."""
     builder.node_name, builder.origin = f"{source.name}_copy", f"{source.name}: returned"
     return builder.define(lambda at: Load(source, at), Result(source.dtype, source.shape, strides))
 
@@ -419,7 +421,7 @@ def _result_of(value: torch.Tensor, node: fx.Node) -> Result:
     is_known = dtype in DTYPES and not value.is_complex()
     if not is_known or value.layout is not torch.strided or value.ndim > MAX_RANK:
         raise LoweringError(
-            f"cannot compile {node.target}: it gives a {value.layout} tensor of {value.dtype} with {value.ndim} dims",
+            f"cannot compile {node.target}: it returns a {value.layout} tensor of {value.dtype} with {value.ndim} dims",
             why=f"the native backend handles dense real tensors of up to {MAX_RANK} dims",
             fix="keep that part of the program in eager, or use backend='interpret'",
             at=str(source_line_of(node) or "") or None,
@@ -428,13 +430,16 @@ def _result_of(value: torch.Tensor, node: fx.Node) -> Result:
 
 
 def _example(value: object, dimension: int | None) -> int | None:
-    """What a number, or a tensor's size, was when it was traced, if it was anything."""
+    """The traced value of a number or of a tensor's size; for a data-dependent one, its upper bound."""
     size = value.shape[dimension] if isinstance(value, torch.Tensor) and dimension is not None else value
-    return int(size.node.hint) if isinstance(size, torch.SymInt) and size.node.has_hint() else None
+    if isinstance(size, torch.SymInt) and size.node.has_hint():
+        return int(size.node.hint)
+    bound = known_bound(size)
+    return None if bound is None else bound.constant
 
 
 def _size_sources(graph_module: fx.GraphModule, inputs: list[Buffer]) -> tuple[SizeSource, ...]:
-    """For each dynamic size, the first input that is it, or has a dimension that is it."""
+    """For each dynamic size, the first input that is the size, or has it as a dimension."""
     placeholders = {node.name: node for node in graph_module.graph.nodes if node.op == "placeholder"}
     sources: dict[str, SizeSource] = {}
     for position, buffer in enumerate(inputs):
@@ -446,5 +451,5 @@ def _size_sources(graph_module: fx.GraphModule, inputs: list[Buffer]) -> tuple[S
                     example = _example(value, dimension)
                     sources.setdefault(name, SizeSource(name, position, dimension, example=example))
     used = {each.name for buffer in inputs for size in buffer.shape for each in atoms(size) if isinstance(each, Symbol)}
-    assert used <= set(sources), f"sizes {sorted(used - set(sources))} are no dimension of any input"
+    assert used <= set(sources), f"sizes {sorted(used - set(sources))} are not dimensions of any input"
     return tuple(sources[name] for name in sorted(sources))

@@ -1,6 +1,6 @@
 """Layer and batch normalization and their gradients: statistics as reductions, the rest as one formula.
 
-Both are the same with other names for what shares a mean: a row, or a channel.
+Both are the same up to which elements share a mean: a row, or a channel.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Gradients = tuple[Buffer | None, Buffer | None, Buffer | None]
 class Grouping:
     """Which elements of an input share a mean, and which share a weight.
 
-    `shape` is the input's. Elements along `shared` dims share a mean; `statistic` and `parameter` say where theirs are.
-    `parameter_shared` are the dims along which a weight is shared.
+    `shape` is the input's. Elements along `shared` dims share a mean; `statistic` and `parameter` map subscripts to
+    those of the mean and of the weight. `parameter_shared` are the dims along which a weight is shared.
     """
 
     shape: Indices
@@ -66,9 +66,9 @@ def _value(buffer: Buffer, at: Indices, dtype: str) -> Scalar:
 
 
 def average(total: Scalar, count: Index, dtype: str) -> Scalar:
-    """A sum in double precision by how many there are, for a result of type `dtype`.
+    """A double-precision sum divided by its count, for a result of type `dtype`.
 
-    Where that is narrower, a product is as exact as a quotient and, in loops that take it anew, much faster.
+    For a narrower result, multiplying by the reciprocal is precise enough, and much faster where loops recompute it.
     """
     number = IndexValue(count, "f64")
     return total / number if dtype == "f64" else total * (1.0 / number)
@@ -77,7 +77,7 @@ def average(total: Scalar, count: Index, dtype: str) -> Scalar:
 def statistics(
     builder: Builder, source: Buffer, group: Grouping, shape: Indices, spread: Callable[[Scalar], Scalar]
 ) -> tuple[Buffer, Buffer]:
-    """Mean, and `spread` of the variance, one each for all that share them."""
+    """The mean, and `spread` of the variance, of each group of elements that share them."""
     dtype = math_dtype(source.dtype)
     result = Result(dtype, shape)
 
@@ -126,7 +126,7 @@ def normalize(
 
 
 def as_result(builder: Builder, buffer: Buffer, result: Result) -> Buffer:
-    """`buffer` as the node returns it; itself, if it is that already."""
+    """`buffer` converted to the node's result; unchanged if it already matches."""
     if buffer.dtype == result.dtype and buffer.shape == result.shape:
         return buffer
     return builder.define(lambda at: cast(Load(buffer, at), result.dtype), result)
@@ -147,8 +147,8 @@ def layer_norm(
     return output, as_result(builder, mean, results[1]), as_result(builder, rstd, results[2])
 
 
-def _asked(results: tuple[Result, ...], mask: Sequence[bool]) -> tuple[Result, ...]:
-    """The results that are asked for; of some operators, tracing tells of the others too."""
+def _requested(results: tuple[Result, ...], mask: Sequence[bool]) -> tuple[Result, ...]:
+    """The results that are requested; some operators have traced values for the others too."""
     return results if len(results) == sum(mask) else tuple(compress(results, mask))
 
 
@@ -163,9 +163,9 @@ def gradients(
     *,
     depends: bool = True,
 ) -> Gradients:
-    """Of input, weight and bias, as `mask` asks; without `depends`, mean and spread do not depend on the input."""
+    """Of input, weight and bias, as `mask` requests; without `depends`, mean and spread do not depend on the input."""
     dtype = math_dtype(source.dtype)
-    results = iter(_asked(builder.results, mask))
+    results = iter(_requested(builder.results, mask))
     count = IndexValue(group.count, dtype)
     kept = tuple(size for dim, size in enumerate(group.shape) if dim not in group.shared)
 
@@ -230,7 +230,7 @@ def layer_norm_backward(
 def _batch_norm(
     builder: Builder, source: Buffer, weight: Buffer | None, bias: Buffer | None, eps: float
 ) -> tuple[Buffer, Buffer, Buffer, Buffer]:
-    """Output, mean, inverse spread and variance of this batch."""
+    """Output, mean, inverse deviation and variance of this batch."""
     group = channel_grouping(source)
     mean, variance = statistics(builder, source, group, (source.shape[1],), lambda variance: variance)
     with builder.part("rstd"):
@@ -312,7 +312,7 @@ def batch_norm(
     if running_mean is None or running_variance is None:
         return batch_norm_without_statistics(builder, source, weight, bias, training, momentum, eps)
     if training:
-        # It writes into the running statistics: functional graphs have the functional form.
+        # It updates the running statistics in place: functional graphs have the functional variant.
         return DECLINED
     output = _frozen_batch_norm(builder, source, weight, bias, running_mean, running_variance, eps)
     return output, *_empty(builder, builder.results[1:])

@@ -1,4 +1,4 @@
-"""Operators that look for elements or put them in order: argmax, sort, topk, median, searchsorted, running sums."""
+"""Operators that search or sort: argmax, sort, topk, median, searchsorted, cumulative sums."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NOWHERE = torch.iinfo(torch.int64).max
 
 
 def _first_place(builder: Builder, source: Buffer, dims: tuple[int, ...], kind: str, result: Result) -> Buffer:
-    """Where along `dims` (counted in row-major order) the first extreme element is; NaN is more extreme than all."""
+    """The row-major position along `dims` of the first extreme element; NaN is more extreme than any number."""
     dtype = math_dtype(source.dtype)
     with builder.part("peak"):
         peak = builder.reduce(kind, source, dims, result=kept_result(source, dims, dtype))
@@ -107,7 +107,7 @@ def _converted(builder: Builder, source: Buffer, dtype: str) -> Buffer:
 
 
 def running(builder: Builder, source: Buffer, dim: int, kind: str) -> tuple[Buffer, ...]:
-    """A running total of `kind` along `dim`, in the type of the result."""
+    """A cumulative reduction of `kind` along `dim`, in the type of the result."""
     dtype = builder.results[0].dtype
     if source.dtype != dtype:
         source = _converted(builder, source, dtype)
@@ -139,7 +139,7 @@ lowering(aten.cummin.default)(_running_extreme_rule("min"))
 
 @lowering(aten.masked_scatter.default)
 def masked_scatter(builder: Builder, source: Buffer, mask: Buffer, values: Buffer) -> Buffer:
-    """Chosen elements are replaced by `values` one after the other: each by as many as were chosen before it."""
+    """Masked elements are replaced by `values` in order: each by the one numbered by the masked elements before it."""
     shape = builder.result.shape
     total = product(shape)
 
@@ -174,7 +174,7 @@ def masked_scatter(builder: Builder, source: Buffer, mask: Buffer, values: Buffe
 def _searched(
     builder: Builder, ordered: Buffer, values: Operand, is_right: bool, order: Buffer | None = None
 ) -> Buffer:
-    """How many elements of the sorted lines come before each value."""
+    """For each value, the number of elements of the sorted line before it."""
     shape = builder.result.shape
     flat = shape or (constant(1),)
     if order is not None:
@@ -207,7 +207,7 @@ def bucketize(builder: Builder, values: Operand, boundaries: Buffer, *, right: b
 def _picked(
     builder: Builder, source: Buffer, dim: int, position: Callable[[Indices], Scalar], results: Sequence[Result]
 ) -> tuple[Buffer, ...]:
-    """Of each line, sorted, the element at `position`, which may depend on the other dimensions, and its place."""
+    """For each sorted line, the element at `position`, which may depend on the other dimensions, and its index."""
     dim = dim % max(len(source.shape), 1)
     keeps_rank = len(results[0].shape) == len(source.shape)
     wide = [Result(source.dtype, source.shape), Result("i64", source.shape)]
@@ -237,7 +237,7 @@ def kthvalue(
 def _median(
     builder: Builder, source: Buffer, dim: int, results: Sequence[Result], *, ignores_nan: bool
 ) -> tuple[Buffer, ...]:
-    """The lower middle; where there is a NaN that counts, that one."""
+    """The lower median; NaN if there is one that counts."""
     dim = dim % max(len(source.shape), 1)
     length = source.shape[dim] if source.shape else constant(1)
     if length.constant == 0:

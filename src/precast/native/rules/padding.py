@@ -1,4 +1,4 @@
-"""Padding by reflection and replication: subscripts that turn back or stop at the border; gradients go the same way."""
+"""Padding by reflection and replication: subscripts are reflected or clamped; gradients use the same subscripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Turn = Callable[[Index, Index], Index]
 
 
 def reflected(position: Index, size: Index) -> Index:
-    """Turns back at both borders; borders are not repeated."""
+    """Reflect at both borders, without repeating the border elements."""
     from_start = maximum(position, position * -1)
     from_end = size - 1 - from_start
     return size - 1 - maximum(from_end, from_end * -1)
@@ -31,7 +31,7 @@ def replicated(position: Index, size: Index) -> Index:
 
 
 def _inside(shape: Indices, pads: Sequence[Index | int], at: Indices, turn: Turn) -> Indices:
-    """Where in a tensor of `shape` the padded element at `at` comes from."""
+    """The source subscripts, in a tensor of `shape`, of the padded element at `at`."""
     found = list(at)
     for pair in range(len(pads) // 2):
         dim = len(shape) - 1 - pair

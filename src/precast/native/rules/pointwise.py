@@ -1,4 +1,4 @@
-"""Elementwise operators: one named operation, or one short formula, each."""
+"""Elementwise operators: each is one named operation or a short formula."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ from precast.ops.own_operators import checked
 aten = torch.ops.aten
 
 # ATen's name → the operation, where they differ.
-_RENAMED = {"isinf": "is_inf", "isnan": "is_nan", "special_erfc": "erfc"}
+_RENAMED = {
+    "isinf": "is_inf", "isnan": "is_nan", "special_erfc": "erfc",
+    "__lshift__": "bitwise_left_shift", "__rshift__": "bitwise_right_shift",
+}  # fmt: skip
 _UNARY = (
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos", "cosh", "digamma", "erf",
     "erfc", "exp", "expm1", "floor", "isinf", "isnan", "lgamma", "log", "log10", "log1p", "log2", "logical_not", "neg",
     "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
 )  # fmt: skip
 _BINARY = (
-    "atan2", "bitwise_and", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "copysign", "eq",
-    "fmod", "ge", "gt", "hypot", "le", "logical_and", "logical_or", "logical_xor", "lt", "maximum", "minimum", "mul",
-    "ne", "nextafter", "remainder",
+    "__lshift__", "__rshift__", "atan2", "bitwise_and", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
+    "bitwise_xor", "copysign", "eq", "fmod", "ge", "gt", "hypot", "le", "logical_and", "logical_or", "logical_xor",
+    "lt", "maximum", "minimum", "mul", "ne", "nextafter", "remainder",
 )  # fmt: skip
 
 
 def _overloads(name: str) -> list[OpOverload]:
-    """The functional forms of an operator that take tensors or tensors and numbers."""
+    """The functional forms of an operator that take tensors, or tensors and numbers."""
     packet = getattr(aten, name)
-    kept = ("default", "Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar")
+    kept = ("default", "Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
     return [getattr(packet, overload) for overload in packet.overloads() if overload in kept]
 
 
 def _named_rule(operation: str) -> Rule:
     def rule(builder: Builder, *operands: Operand) -> Buffer:
-        # What compares returns bool, so the type to compare in comes from the arguments; else it is the result's.
+        # Comparisons return bool, so the type to compute in comes from the arguments; otherwise it is the result's.
         compute = promoted_dtype(operands) if operation in PREDICATES else ""
         if operation.startswith("logical"):
             return builder.pointwise(lambda *values: apply(operation, *(cast(value, "bool") for value in values)),
@@ -91,7 +94,7 @@ def addcdiv(builder: Builder, source: Buffer, first: Buffer, second: Buffer, *, 
 @lowering(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(builder: Builder, start: Buffer, end: Buffer, weight: Operand) -> Buffer:
     def formula(a: Scalar, b: Scalar, w: Scalar) -> Scalar:
-        # From the nearer end, so that a weight of 1 is exactly the end.
+        # From the nearer end, so that a weight of 1 returns exactly that end.
         near = a + w * (b - a)
         far = b - (b - a) * (1.0 - w)
         return apply("where", apply("lt", apply("abs", w), as_scalar(0.5, w.dtype)), near, far)
@@ -175,7 +178,7 @@ def clamp_max(builder: Builder, source: Buffer, max: Operand) -> Buffer:
     aten.lift_fresh_copy.default,
 )
 def copy(builder: Builder, *sources: Operand, **_: object) -> Buffer:
-    # `copy` takes (target, source, non_blocking); the others take the source alone, which `vmap` may have as a number.
+    # `copy` takes (target, source, non_blocking); the others take only the source, which under `vmap` may be a number.
     source = next((each for each in reversed(sources) if isinstance(each, Buffer)), sources[0])
     dtype = source.dtype if isinstance(source, Buffer) else builder.result.dtype
     return builder.define(lambda at: cast(element(source, at, dtype), builder.result.dtype, is_asked=True))

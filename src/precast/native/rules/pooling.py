@@ -1,4 +1,4 @@
-"""Pooling as reductions over windows, and its gradients as reductions over the windows that an element is in."""
+"""Pooling as reductions over windows, and its gradients as reductions over the windows that contain an element."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Sizes = Sequence[Index | int]
 class Window:
     """One dimension of a pool: output `o` covers inputs from ``start(o)`` up to ``end(o)``, every `step`-th.
 
-    `taps` is the most that any window covers; `holders` the most windows that any input is in.
+    `taps` is the maximal number of inputs in a window; `holders` the maximal number of windows that contain an input.
     """
 
     inputs: Index
@@ -38,7 +38,7 @@ class Window:
 
 
 def fixed_window(inputs: Index, outputs: Index, size: Index, stride: Index, padding: Index, step: Index) -> Window:
-    """Windows of one size, side by side or overlapping."""
+    """Windows of one size, adjacent or overlapping."""
     reach = (size - 1) * step + 1
     return Window(
         inputs,
@@ -47,14 +47,14 @@ def fixed_window(inputs: Index, outputs: Index, size: Index, stride: Index, padd
         _at_most(floor_divide(reach - 1, stride) + 1, outputs),
         lambda o: o * stride - padding,
         lambda o: o * stride - padding + reach,
-        # The first window that has not ended before the input.
+        # The first window that ends after this input.
         lambda i: maximum(floor_divide(i + padding - reach + stride, stride), constant(0)),
         step,
     )
 
 
 def _at_most(count: Index, bound: Index) -> Index:
-    """The smaller of two numbers that are known; a window may be larger than the image."""
+    """The smaller of two constants; a window may be larger than the image."""
     are_known = count.constant is not None and bound.constant is not None
     return minimum(count, bound) if are_known else count
 
@@ -94,12 +94,12 @@ def adaptive_windows(source: Indices, result: Indices, count: int) -> list[Windo
 
 
 def tap_places(windows: list[Window], at: Indices) -> tuple[Indices, Scalar]:
-    """Where in the input tap ``at[-n:]`` of output ``at[-2n:-n]`` is, and whether it is in it at all."""
+    """The input subscripts of tap ``at[-n:]`` of output ``at[-2n:-n]``, and whether they are inside."""
     count = len(windows)
     leading, outputs, taps = at[: len(at) - 2 * count], at[len(at) - 2 * count : len(at) - count], at[len(at) - count :]
     found = tuple(window.start(o) + tap * window.step for window, o, tap in zip(windows, outputs, taps, strict=True))
     conditions = [is_within(position, window.inputs) for window, position in zip(windows, found, strict=True)]
-    # Windows of one size have as many taps as they say; adaptive ones may have one less.
+    # Fixed-size windows have all of their taps; adaptive ones may have one less.
     for window, position, o in zip(windows, found, outputs, strict=True):
         if window.step.constant == 1 and not _is_exact(window):
             conditions.append(compare("lt", position, window.end(o)))
@@ -107,10 +107,10 @@ def tap_places(windows: list[Window], at: Indices) -> tuple[Indices, Scalar]:
 
 
 def nearest_tap_places(windows: list[Window], at: Indices) -> tuple[Indices, Scalar | None]:
-    """As `tap_places`, but taps that are outside become the nearest inside, where that is a tap of the same window.
+    """As `tap_places`, but taps outside are clamped to the nearest inside, if that belongs to the same window.
 
-    A window without gaps covers some of the input, so it is. Taps that come twice do no harm to a maximum, and loops
-    without conditions are quick.
+    It does for a window without gaps, which always overlaps the input. Repeated taps do not change a maximum, and loops
+    without conditions are fast.
     """
     where, is_inside = tap_places(windows, at)
     if any(window.step.constant != 1 or not _is_exact(window) for window in windows):
@@ -126,7 +126,7 @@ def _is_exact(window: Window) -> bool:
 
 
 def holder_places(windows: list[Window], at: Indices) -> tuple[Indices, Scalar]:
-    """The ``at[-n:]``-th window that input ``at[-2n:-n]`` may be in, and whether it is."""
+    """The ``at[-n:]``-th window that may contain input ``at[-2n:-n]``, and whether it does."""
     count = len(windows)
     leading, inputs, turns = at[: len(at) - 2 * count], at[len(at) - 2 * count : len(at) - count], at[len(at) - count :]
     outputs = tuple(window.first_holder(i) + turn for window, i, turn in zip(windows, inputs, turns, strict=True))
@@ -145,7 +145,7 @@ def _dims(shape: Indices, count: int) -> tuple[int, ...]:
 
 
 def max_pool(builder: Builder, source: Buffer, windows: list[Window]) -> tuple[Buffer, Buffer]:
-    """The largest of each window, and where in its plane it is: the first, if there are several."""
+    """The maximum of each window, and its position in the plane: the first, if there are several."""
     values_result, places_result = builder.results
     dtype = math_dtype(source.dtype)
     lowest = as_scalar(neutral("max", dtype), dtype)
@@ -187,7 +187,7 @@ def max_pool_with_indices(
 
 
 def _rank_of(builder: Builder) -> int:
-    """How many dimensions are pooled: the operator's name says it."""
+    """The number of pooled dimensions, from the operator's name."""
     return next(count for count in (1, 2, 3) if f"pool{count}d" in builder.origin)
 
 
@@ -231,7 +231,7 @@ def adaptive_max_pool_backward(builder: Builder, gradient: Buffer, source: Buffe
 
 
 def _divisor(windows: list[Window], outputs: Indices, padding: Sequence[Index], *, counts_padding: bool) -> Scalar:
-    """How many elements each window has; padding counts if it is asked to, what is beyond it never does."""
+    """The number of elements in each window; padding counts on request, positions beyond it never."""
     total = constant(1)
     for window, o, pad in zip(windows, outputs, padding, strict=True):
         end = minimum(window.end(o), window.inputs + pad)

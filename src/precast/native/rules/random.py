@@ -1,9 +1,9 @@
-"""Random operators, whose numbers come from a stream: see ``ops/own_operators.py``.
+"""Random operators, which draw from a stream: see ``ops/own_operators.py``.
 
-Each element is computed from the stream and its own place, so dropout is one loop with whatever surrounds it, and gives
-the same numbers in any order, on any number of threads, and again in the backward.
+Each element is computed from the stream and its own position, so dropout fuses with its surroundings, and returns the
+same numbers in any order, on any number of threads, and when recomputed in the backward.
 
-Formulas for random scalars: bits from a stream, and what distributions make of them.
+Also the formulas for random scalars: bits from a stream, and distributions computed from them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from precast.native.rules.registry import drawing, lowering
 from precast.ops.own_operators import random_stream
 
 _DIGITS = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}
-"""How many random bits a number below 1 has in each type: as many as it can hold without rounding up to 1."""
+"""Random bits of a number below 1 in each type: as many as it can represent without rounding up to 1."""
 _SINE_TERMS = {"f64": 11, "f32": 6}
 
 
 @dataclass(frozen=True)
 class Stream:
-    """The numbers of one random operator: 64 bits for each element of `shape`, whatever its layout in memory."""
+    """The random numbers of one operator: 64 bits for each element of `shape`, whatever its layout."""
 
     state: Buffer
     shape: Indices
@@ -44,24 +44,24 @@ class Stream:
         return apply("random_bits", seed, number, IndexValue(flat * draws + draw, "i64"))
 
     def uniform(self, at: Indices, dtype: str) -> Scalar:
-        """Evenly spread over [0, 1), in the type that `dtype` is computed in."""
+        """Uniform over [0, 1), in the type that `dtype` is computed in."""
         return _fraction(self.bits(at), _DIGITS[dtype], math_dtype(dtype))
 
     def inner_uniform(self, at: Indices, dtype: str) -> Scalar:
-        """Evenly spread over (0, 1): never an end, so that its logarithm is finite and not 0."""
+        """Uniform over (0, 1): never an end point, so that its logarithm is finite and nonzero."""
         dtype = math_dtype(dtype)
         digits = _DIGITS[dtype] - 1
         return _fraction(self.bits(at), digits, dtype) + 0.5 ** (digits + 1)
 
     def normal(self, at: Indices, dtype: str) -> Scalar:
-        """Mean 0, deviation 1: a point of the plane, by its distance from the middle and its direction."""
+        """Standard normal, by Box-Muller: a point of the plane from its radius and angle."""
         dtype = math_dtype(dtype)
         if dtype == "f64":
             near = _fraction(self.bits(at, draws=2), 52, dtype) + 0.5**53
             turn = _fraction(self.bits(at, draw=1, draws=2), 53, dtype) - 0.5
         else:
             bits = self.bits(at)
-            # More digits than a number below 1 has: they make the rare far points.
+            # More digits than a uniform number has: they produce the rare large values.
             near = _fraction(bits, 31, dtype) + 0.5**32
             turn = cast(cast(apply("bitwise_right_shift", bits, Constant(32, "i64")), "i32"), dtype) * 0.5**32
         return apply("sqrt", apply("log", near) * -2.0) * _cosine_of_turn(turn)
@@ -71,24 +71,24 @@ class Stream:
         share = round(probability * 2**31)
         if share == 2**31:
             return Constant(True, "bool")
-        # In 32 bits, as wide as what is kept or dropped usually is: that makes better vectors.
+        # In 32 bits, the usual width of what is kept or dropped: that vectorizes better.
         low = cast(apply("bitwise_and", self.bits(at), Constant(2**31 - 1, "i64")), "i32")
         return apply("lt", low, Constant(share, "i32"))
 
     def below(self, at: Indices, limit: Scalar) -> Scalar:
-        """A whole number from 0 to below `limit`, which is an i64 of at least 1."""
+        """An integer from 0 to below `limit`, which is an i64 of at least 1."""
         return apply("remainder", apply("bitwise_and", self.bits(at), Constant(2**63 - 1, "i64")), limit)
 
 
 def _fraction(bits: Scalar, digits: int, dtype: str) -> Scalar:
-    """The lowest `digits` bits as digits after the binary point."""
+    """The lowest `digits` bits as a binary fraction."""
     low = apply("bitwise_and", bits, Constant(2**digits - 1, "i64"))
     # Vector units convert 32-bit numbers better than 64-bit ones.
     return cast(cast(low, "i32") if digits < 32 else low, dtype) * 0.5**digits
 
 
 def _cosine_of_turn(turn: Scalar) -> Scalar:
-    """``cos(2π turn)`` for turns from -1/2 to 1/2: the sine of an angle within a quarter turn, by its series."""
+    """``cos(2π turn)`` for turns from -1/2 to 1/2: the sine of an angle within a quarter turn, as a series."""
     angle = (0.25 - apply("abs", turn)) * (2 * math.pi)
     square = angle * angle
     terms = _SINE_TERMS[turn.dtype]
@@ -106,12 +106,12 @@ aten = torch.ops.aten
 
 _DTYPE_LIMITS = {"f64": 2**53, "f32": 2**24, "f16": 2**11, "bf16": 2**8, "i64": 2**63 - 1, "i32": 2**31 - 1,
                  "i16": 2**15 - 1, "i8": 2**7 - 1, "u8": 2**8 - 1, "bool": 1}  # fmt: skip
-"""The largest number of each type below which there is no gap."""
+"""The largest number of each type below which all integers are representable."""
 
 
 @lowering(random_stream)
 def stream_of(builder: Builder, seed: Buffer, number: int) -> Buffer:
-    # The first is the seed, the second the number. Written without a choice, which GCC makes no vectors of.
+    # The first element is the seed, the second the number. Written without a select, which GCC does not vectorize.
     return builder.define(
         lambda at: Load(seed, ()) * IndexValue(at[0] * -1 + 1, "i64") + IndexValue(at[0] * number, "i64")
     )
@@ -123,7 +123,7 @@ def _define(builder: Builder, state: Buffer, formula: Callable[[Stream, Indices]
 
 
 def _dtype(builder: Builder) -> str:
-    """The type in which a distribution over real numbers is computed."""
+    """The type in which a real distribution is computed."""
     dtype = builder.results[0].dtype
     return dtype if is_floating(dtype) else "f32"
 
@@ -179,7 +179,7 @@ def _exponential(stream: Stream, at: Indices, dtype: str) -> Scalar:
 
 @drawing(aten.geometric.default)
 def geometric(builder: Builder, state: Buffer, _: Buffer, p: float, **__: object) -> Buffer:
-    """How many tries it takes, the last included, until one succeeds with probability `p`."""
+    """The number of trials up to and including the first success, each with probability `p`."""
     if p == 1:
         return builder.define(lambda at: Constant(1, builder.result.dtype))
     scale = 1 / math.log1p(-p)
@@ -215,7 +215,7 @@ def bernoulli_by(builder: Builder, state: Buffer, _: Buffer, probabilities: Buff
 
     refuse_any(builder, probabilities, is_outside, "Expected p_in >= 0 && p_in <= 1 to be true")
     dtype = probabilities.dtype if is_floating(probabilities.dtype) else "f32"
-    # Half-precision probabilities deserve more digits than their own type has.
+    # 16-bit probabilities are compared with more digits than their own type has.
     dtype = math_dtype(dtype)
 
     def formula(stream: Stream, at: Indices) -> Scalar:
@@ -262,9 +262,9 @@ def rrelu_with_noise(
 
 
 def _whole_numbers(builder: Builder, state: Buffer, low: Operand, high: Operand) -> Buffer:
-    """Whole numbers from `low` to below `high`."""
+    """Integers from `low` to below `high`."""
     if isinstance(low, int) and isinstance(high, int) and high - low >= 2**63:
-        return _far_apart(builder, state, low, (high - low) // 2)
+        return _from_wide_range(builder, state, low, (high - low) // 2)
 
     def formula(stream: Stream, at: Indices) -> Scalar:
         start, end = element(low, at, "i64"), element(high, at, "i64")
@@ -273,8 +273,8 @@ def _whole_numbers(builder: Builder, state: Buffer, low: Operand, high: Operand)
     return _define(builder, state, formula)
 
 
-def _far_apart(builder: Builder, state: Buffer, low: int, half: int) -> Buffer:
-    """Whole numbers from a range that 63 bits cannot count: in one of its halves, by the bit that is left."""
+def _from_wide_range(builder: Builder, state: Buffer, low: int, half: int) -> Buffer:
+    """Integers from a range larger than 63 bits: the remaining bit selects one of its halves."""
 
     def formula(stream: Stream, at: Indices) -> Scalar:
         is_upper = apply("lt", stream.bits(at), Constant(0, "i64"))
@@ -319,13 +319,13 @@ def random_from(builder: Builder, state: Buffer, _: Buffer, low: int, high: int 
 
 
 def _up_to_limit(builder: Builder, state: Buffer, low: int) -> Buffer:
-    """From `low` to the largest number that the type can hold, that one included where 64 bits can say so."""
+    """From `low` to the largest value of the type, inclusive where 64 bits suffice."""
     return _whole_numbers(builder, state, low, min(_DTYPE_LIMITS[builder.result.dtype] + 1, 2**63 - 1))
 
 
 @drawing(aten.randperm.default)
 def randperm(builder: Builder, state: Buffer, count: int | Index, **_: object) -> Buffer:
-    """Where each element of a list of random numbers comes to be when the list is sorted."""
+    """The argsort of random numbers."""
     keys = Result("i64", builder.result.shape)
     stream = Stream(state, keys.shape)
     with builder.part("keys"):
@@ -356,7 +356,7 @@ def multinomial(
 
 
 def _chosen_once(builder: Builder, state: Buffer, weights: Buffer, _: Buffer) -> Buffer:
-    """The elements whose clocks ring first, each at the rate of its weight."""
+    """Sampling without replacement: the smallest of exponential variables with the weights as rates."""
     dtype = math_dtype(weights.dtype)
     stream = Stream(state, weights.shape)
     with builder.part("rates"):
@@ -369,7 +369,7 @@ def _chosen_once(builder: Builder, state: Buffer, weights: Buffer, _: Buffer) ->
 
 
 def _chosen_again_and_again(builder: Builder, state: Buffer, weights: Buffer, totals: Buffer) -> Buffer:
-    """For each sample, how many running sums of the weights it has passed."""
+    """Sampling with replacement: for each sample, how many cumulative weights it exceeds."""
     dtype = math_dtype(weights.dtype)
     last = len(weights.shape) - 1
     wide = Result(dtype, weights.shape)

@@ -1,10 +1,8 @@
-"""Operators that combine elements along dimensions, softmax and norms among them.
+"""Reductions: operators that combine elements along dimensions.
 
-Operators that combine elements along dimensions.
+Softmax and its relatives are reductions and formulas over rows, which fuse into one pass over each row.
 
-Softmax and its relatives, as reductions and formulas over rows; fusion makes one pass over each row of them.
-
-Norms of vectors, and distances between rows of matrices.
+Also norms of vectors, and distances between rows of matrices.
 """
 
 from __future__ import annotations
@@ -34,12 +32,12 @@ def reduced_dims(source: Buffer, dims: Dims) -> tuple[int, ...]:
 
 
 def sum_dtype(dtype: str) -> str:
-    """The type to add up in: double for floats, so that long sums lose nothing; 64 bits for integers, as eager."""
+    """The accumulator type: double for floats, so that long sums stay precise; 64 bits for integers, as in eager."""
     return "f64" if is_floating(dtype) else "i64"
 
 
 def kept_result(source: Buffer, dims: tuple[int, ...], dtype: str) -> Result:
-    """A reduction of `source` that keeps its rank, row-major: the intermediate of a longer computation."""
+    """A reduction of `source` that keeps its rank, row-major: an intermediate result."""
     shape = tuple(constant(1) if dim in dims else size for dim, size in enumerate(source.shape))
     return Result(dtype, shape)
 
@@ -49,10 +47,10 @@ def element_count(source: Buffer, dims: tuple[int, ...]) -> Index:
 
 
 def exactly(value: Scalar) -> Scalar:
-    """A term of a mean, to be added up in double precision all the way.
+    """A term of a mean that must be accumulated in double precision throughout.
 
-    In single precision the mean of equal numbers is not quite that number, and the inverse spread of what is left, some
-    300 by `eps` alone, makes a visible difference of it.
+    In single precision the mean of equal numbers differs slightly from that number, and multiplying the difference by
+    the inverse deviation, about 300 from `eps` alone, makes the error visible.
     """
     return cast(value, "f64", is_asked=True)
 
@@ -118,9 +116,9 @@ def variance(
     result: Result,
     finish: Callable[[Scalar], Scalar] = lambda value: value,
 ) -> tuple[Buffer, Buffer]:
-    """Variance and mean, in two passes: a large mean takes no digits away from the squares of what is left.
+    """Variance and mean, in two passes, so that a large mean costs the squared deviations no digits.
 
-    In double precision, as eager: squares of small numbers are there, and the mean of equal ones is that number.
+    In double precision, as in eager: squares of small numbers do not underflow, and the mean of equal numbers is exact.
     """
     center = _mean(builder, source, dims, kept_result(source, dims, "f64"), exactly)
 
@@ -185,7 +183,7 @@ def _row_sum(builder: Builder, source: Buffer, dims: tuple[int, ...], dtype: str
 @lowering(aten._softmax.default)
 def softmax(builder: Builder, source: Buffer, dim: int, half_to_float: bool) -> Lowered:
     if not is_floating(source.dtype):
-        # Eager takes whole numbers where there are none.
+        # Eager accepts integers where the input is empty.
         return DECLINED
     dims, dtype = reduced_dims(source, dim), math_dtype(source.dtype)
     peak = builder.reduce("max", source, dims, result=kept_result(source, dims, dtype))
@@ -197,7 +195,7 @@ def softmax(builder: Builder, source: Buffer, dim: int, half_to_float: bool) -> 
 @lowering(aten._log_softmax.default)
 def log_softmax(builder: Builder, source: Buffer, dim: int, half_to_float: bool) -> Lowered:
     if not is_floating(source.dtype):
-        # Eager takes whole numbers where there are none.
+        # Eager accepts integers where the input is empty.
         return DECLINED
     dims, dtype = reduced_dims(source, dim), math_dtype(source.dtype)
     peak = builder.reduce("max", source, dims, result=kept_result(source, dims, dtype))
@@ -279,7 +277,7 @@ def pdist(builder: Builder, source: Buffer, p: float = 2.0) -> Buffer:
     shape = (*builder.result.shape, source.shape[1])
 
     def term(at: Indices) -> Scalar:
-        # Pair number k is (i, j), i < j, counted row by row.
+        # Pair number k is (i, j), i < j, in row-major order.
         number, half = IndexValue(at[0], "f64"), IndexValue(rows * 2 - 1, "f64") * 0.5
         first = cast(half - apply("sqrt", half * half - number * 2.0 - 1.0), "i64")
         before = first * IndexValue(rows, "i64") - apply("div_floor", first * (first + 1), as_scalar(2, "i64"))

@@ -1,4 +1,4 @@
-"""Which function lowers which operator."""
+"""The table of lowering rules: operator → function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Declined:
-    """What a rule returns where it does not know these arguments: the operator falls back."""
+    """Returned by a rule that does not support these arguments: the operator falls back."""
 
 
 DECLINED = Declined()
@@ -24,12 +24,14 @@ DECLINED = Declined()
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a rule returns whose result has a size that depends on data: `count`, one whole number, at most `bound`.
+    """Returned by a rule whose result has a data-dependent size: `count`, one integer, at most `bound`.
 
-    All that follows is lowered into a part that knows the size; `define` says there what the operator returns.
+    Everything after it is lowered into a part that knows the size; there, `define` makes the operator's result. If a
+    later operator has fixed the `size`, as in ``x[mask].view(n, n - 1)``, the count is checked instead.
     """
 
     count: Buffer
+    size: Index
     bound: Index
     define: Callable[[Builder], Buffer | tuple[Buffer | None, ...] | Index]
 
@@ -44,10 +46,10 @@ _DRAWING_RULES: dict[OpOverload, Rule] = {}
 
 
 def lowering(*operators: Operator) -> Callable[[AnyRule], AnyRule]:
-    """Register ``rule(builder, *args, **kwargs) -> Buffer`` for `operators`; a second rule for one is refused.
+    """Register ``rule(builder, *args, **kwargs) -> Buffer`` for `operators`; a second rule for one is an error.
 
-    Tensor arguments arrive as buffers, sizes as ``Index``, subgraphs as modules, everything else as it stands in the
-    graph. What the operator returns (shape, type, strides) is known from tracing: ``builder.result``.
+    Tensor arguments are passed as buffers, sizes as ``Index``, subgraphs as modules, everything else as in the
+    graph. The traced shape, type and strides of the result are in ``builder.result``.
     """
 
     def register(rule: AnyRule) -> AnyRule:
@@ -60,9 +62,9 @@ def lowering(*operators: Operator) -> Callable[[AnyRule], AnyRule]:
 
 
 def drawing(*operators: OpOverload) -> Callable[[AnyRule], AnyRule]:
-    """Register ``rule(builder, stream, *args, **kwargs)`` for random operators that draw from a stream of ours.
+    """Register ``rule(builder, stream, *args, **kwargs)`` for random operators that draw from one of our streams.
 
-    Such a rule knows all arguments: it never declines.
+    Such a rule supports all arguments: it never declines.
     """
 
     def register(rule: AnyRule) -> AnyRule:
@@ -83,5 +85,5 @@ def rule_for(operator: object) -> Rule | None:
 
 
 def lowered_operators() -> tuple[OpOverload, ...]:
-    """All operators of ATen and its like that have a rule."""
+    """All ``OpOverload`` operators that have a rule."""
     return tuple(sorted((each for each in {*_RULES, *_DRAWING_RULES} if isinstance(each, OpOverload)), key=str))

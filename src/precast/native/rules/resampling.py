@@ -1,15 +1,13 @@
 """Upsampling by nearest, linear and cubic interpolation, and its gradients, in one to three dimensions.
 
-Each dimension says which inputs an output position takes, with which weights; a result is the sum over the products of
-all dimensions' taps, and a gradient goes the same ways back.
+For each dimension, taps say which inputs an output position reads, with which weights; a result is the sum over the
+products of all dimensions' taps, and a gradient is scattered through the same taps.
 
-Which inputs an output position takes when a dimension is resampled, and with which weights.
-
-Interpolation between bytes as eager does it: with fixed-point weights, one dimension after the other.
+uint8 images are interpolated as in eager: with fixed-point weights, one dimension after the other.
 
 Before: ``upsample_bilinear2d(x, [9, 5])`` of bytes.
-After, for columns and then for rows: the largest weight decides the factor 2^p that makes weights whole numbers of 16
-bits; the sum of bytes times weights, divided by it, is rounded, cut to 0…255 and stored as a byte.
+After, for columns and then for rows: the largest weight determines the factor 2^p that scales weights to 16-bit
+integers; the weighted sum of bytes is divided by it, rounded, clamped to 0…255 and stored as a byte.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _CUBIC = -0.75
 
 @dataclass(frozen=True)
 class Tap:
-    """One input that an output takes, and its weight; None is 1."""
+    """One input that an output reads, and its weight; None is 1."""
 
     place: Index
     weight: Scalar | None
@@ -43,7 +41,7 @@ class Tap:
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension: its sizes, and how much an output position moves in the input."""
+    """One dimension: its sizes, and the step in the input per output position."""
 
     inputs: Index
     outputs: Index
@@ -112,7 +110,7 @@ _MOST_BITS = 22
 
 
 def resample_bytes(builder: Builder, source: Buffer, axes: Sequence[Axis], taps: Taps) -> Buffer:
-    """Resample the last dimensions, of which each has an axis; one that keeps its size is left alone."""
+    """Resample the last dimensions, one axis each; a dimension that keeps its size is skipped."""
     leading, done = len(source.shape) - len(axes), source
     changed = [place for place, axis in enumerate(axes) if axis.inputs != axis.outputs]
     if not changed:
@@ -147,7 +145,7 @@ def _resample_axis(builder: Builder, source: Buffer, dim: int, axis: Axis, taps:
 
 
 def _weights(axis: Axis, at: Index, taps: Taps) -> list[tuple[Index, Scalar]]:
-    """The inputs of an output, each once: of those that meet at an edge, the first has the weight of all."""
+    """The inputs of an output, each once: taps clamped to the same edge element are merged into the first."""
     found = taps(axis, at)
     return [(tap.place, _share(tap, found[:number], found)) for number, tap in enumerate(found)]
 
@@ -168,7 +166,7 @@ def _meet(one: Tap, other: Tap) -> Scalar:
 
 
 def _factor(largest: Scalar) -> Scalar:
-    """The first power of two that would make the largest weight too large if it were doubled."""
+    """The largest power of two with which the largest weight still fits."""
     factor: Scalar = Constant(1, "f64")
     for bits in range(1, _MOST_BITS + 1):
         fits = apply("lt", largest * 2.0**bits + 0.5, Constant(_LARGEST_WEIGHT, "f64"))
@@ -187,7 +185,7 @@ TapsAt = Callable[[Index], list[Tap]]
 
 
 def _combinations(taps: list[TapsAt], at: Indices) -> list[tuple[Indices, Scalar | None]]:
-    """Every way to take one tap of each dimension, and the product of their weights."""
+    """Every combination of one tap per dimension, and the product of their weights."""
     each_axis = [taps_at(position) for taps_at, position in zip(taps, at, strict=True)]
     found: list[tuple[Indices, Scalar | None]] = []
     for chosen in product(*each_axis):
@@ -201,13 +199,13 @@ def _combinations(taps: list[TapsAt], at: Indices) -> list[tuple[Indices, Scalar
 def _axes(inputs: Indices, outputs: Indices, scales: Sequence[Scale], dtype: str) -> list[Axis]:
     count = len(scales)
     pairs = zip(inputs[len(inputs) - count :], outputs[len(outputs) - count :], strict=True)
-    # Positions are computed in single precision unless the data is double, as eager does.
+    # Positions are computed in single precision unless the data is double, as in eager.
     compute = "f64" if dtype == "f64" else "f32"
     return [Axis(*pair, scale, compute) for pair, scale in zip(pairs, scales, strict=True)]
 
 
 def _tabulated(builder: Builder, axes: list[Axis], taps: Taps) -> list[TapsAt]:
-    """The taps of all positions of each dimension, computed once: for each pixel they cost more than the pixel."""
+    """The taps of all positions of each dimension, precomputed: they cost more than the interpolation of a pixel."""
     tables = {axis: _tables(builder, axis, taps) for axis in dict.fromkeys(axes)}
     return [tables[axis] for axis in axes]
 
@@ -306,7 +304,7 @@ def _interpolation_rules(kind: Callable[..., list[Tap]]) -> tuple[Rule, Rule]:
 
 
 def _scales(given: Sequence[Scale], tensor: Buffer) -> list[Scale]:
-    """One for each dimension after batch and channels."""
+    """One for each spatial dimension."""
     count = len(tensor.shape) - 2
     return [*given, *[None] * (count - len(given))]
 

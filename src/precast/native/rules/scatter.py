@@ -1,4 +1,4 @@
-"""Writing at places that other tensors say: scatter, index_put, index_add, gradients of embeddings.
+"""Writing at subscripts that other tensors hold: scatter, index_put, index_add, gradients of embeddings.
 
 Before: ``scatter_add(x, 0, index, source)``
 After::
@@ -37,7 +37,7 @@ from precast.native.rules.view import place_in_memory, reshaped_indices
 aten = torch.ops.aten
 
 Target = tuple[Indices, Scalar]
-"""Where an element goes, and whether it goes anywhere."""
+"""The subscripts that an element is written to, and whether it is written at all."""
 _COMBINATIONS = {
     "add": "sum", "sum": "sum", "mean": "sum", "multiply": "prod", "prod": "prod", "amax": "max", "amin": "min",
 }  # fmt: skip
@@ -77,7 +77,7 @@ def scatter_into(
 
 
 def _along(source: Buffer, dim: int, index: Buffer) -> Callable[[Indices], Target]:
-    """Targets of the scatter family: as the element is in `index`, but for dimension `dim`."""
+    """Targets of the scatter family: the subscripts in `index`, except for dimension `dim`."""
     if not source.shape:
         return lambda at: ((), place("position", Load(index, at), constant(1)).is_inside)
 
@@ -89,14 +89,14 @@ def _along(source: Buffer, dim: int, index: Buffer) -> Callable[[Indices], Targe
 
 
 def _scatter(builder: Builder, source: Buffer, dim: int, index: Buffer, value: Operand, reduce: str | None) -> Buffer:
-    if _chooses_nothing(source, index):
+    if _is_empty_index(source, index):
         return builder.pointwise(lambda value: value, source)
     dim = dim % max(len(source.shape), 1)
     size = source.shape[dim] if source.shape else constant(1)
     check_bounds(builder, index, size, error="value", message=out_of_bounds(dim, size))
 
     def written(at: Indices) -> Scalar:
-        # The values may be a larger tensor than the index: the corner of it counts.
+        # The source may be larger than the index: only its leading part is used.
         return cast(Load(value, at), source.dtype) if isinstance(value, Buffer) and value.shape else element(
             value, (), source.dtype)  # fmt: skip
 
@@ -106,13 +106,13 @@ def _scatter(builder: Builder, source: Buffer, dim: int, index: Buffer, value: O
     return scatter_into(builder, source, index.shape, _along(source, dim, index), written, combine=combine)
 
 
-def _chooses_nothing(source: Buffer, index: Buffer) -> bool:
-    """Whether an index has other dimensions than what it goes with, as only an empty one may."""
+def _is_empty_index(source: Buffer, index: Buffer) -> bool:
+    """Whether an index has a different rank than its source, as only an empty one may."""
     return max(len(source.shape), 1) != max(len(index.shape), 1)
 
 
 def _chooses_one(source: Buffer, dim: int, index: Buffer) -> bool:
-    """Whether one element of each line along `dim` is written: as cheap to compare with as to go there."""
+    """Whether one element of each line along `dim` is written: comparing subscripts is then as cheap as a scatter."""
     wanted = tuple(constant(1) if number == dim else size for number, size in enumerate(source.shape))
     return index.shape == wanted
 
@@ -142,7 +142,7 @@ def scatter_add(builder: Builder, source: Buffer, dim: int, index: Buffer, src: 
 def scatter_reduce(
     builder: Builder, source: Buffer, dim: int, index: Buffer, src: Buffer, reduce: str, *, include_self: bool = True
 ) -> Buffer:
-    if _chooses_nothing(source, index):
+    if _is_empty_index(source, index):
         return builder.pointwise(lambda value: value, source)
     dim = dim % max(len(source.shape), 1)
     size = source.shape[dim] if source.shape else constant(1)
@@ -181,7 +181,7 @@ def _reduced(
 
 
 def neutral(combine: str, dtype: str) -> float:
-    """What changes nothing when combined."""
+    """The neutral element of a reduction."""
     if combine in ("sum", "prod"):
         return 0 if combine == "sum" else 1
     if is_floating(dtype):
@@ -194,7 +194,7 @@ def neutral(combine: str, dtype: str) -> float:
 
 @lowering(aten.put.default)
 def put(builder: Builder, source: Buffer, index: Buffer, values: Buffer, accumulate: bool = False) -> Buffer:
-    """Write at places counted through the whole tensor."""
+    """Write at positions that are flat indices into the tensor."""
     total = product(source.shape)
     check_bounds(builder, index, total, error="index", message=OUT_OF_RANGE, wraps=True)
 
@@ -252,7 +252,7 @@ def _index_shape(values: Buffer, index: Buffer) -> Indices:
 
 
 def _rows(source: Buffer, dim: int, index: Buffer) -> Callable[[Indices], Target]:
-    """Targets of whole slices along `dim`: slice n goes where the n-th element of `index` says."""
+    """Targets of whole slices along `dim`: slice n is written to the n-th element of `index`."""
 
     def target(at: Indices) -> Target:
         chosen = Load(index, at[dim : dim + len(index.shape)])
@@ -290,7 +290,7 @@ def embedding_backward(
             builder, 0, indices.shape, lambda at: _row_only(row_of(at)), lambda at: Constant(1, "i64"), combine="sum",
             result=Result("i64", (size,)),
         )  # fmt: skip
-    # Sums of many rows lose digits in half precision: they are added up in single, as eager's matrix of them would be.
+    # Sums of many rows lose digits in 16-bit floats: they are accumulated in single precision, like eager's GEMM.
     wide = Result(math_dtype(builder.result.dtype), builder.result.shape)
     total = scatter_into(builder, 0, gradient.shape, target, value, combine="sum", result=wide)
     return total if wide.dtype == builder.result.dtype else builder.pointwise(lambda sum_: sum_, total)
@@ -343,7 +343,7 @@ def _without_leading_ones(values: Buffer, rank: int) -> Buffer:
 def _masked_put(
     builder: Builder, source: Buffer, indices: Sequence[Buffer | None], values: Buffer, accumulate: bool
 ) -> Lowered:
-    """``source[:, mask] = values``: the n-th chosen element is given the n-th value."""
+    """``source[:, mask] = values``: the n-th masked element receives the n-th value."""
     given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
     (dim, mask), *others = given
     rank = len(mask.shape)
@@ -360,7 +360,7 @@ def _masked_put(
         turn, shown = constant(0), _without_leading_ones(values, chosen_rank)
         if counts is not None:
             count = Load(counts, reshaped_indices((counts.shape[0],), mask.shape, own))
-            # That there are as many values is checked, but not always before they are read.
+            # The number of values is checked, but possibly after they are read.
             found = place("turn", count - 1, shown.shape[len(shown.shape) - trailing - 1])
             turn, is_read = found.index, all_of(is_chosen, found.is_inside)
         where = (*at[:dim], turn, *at[dim + rank :])
@@ -374,7 +374,7 @@ def _masked_put(
 
 
 def _running_count(builder: Builder, mask: Buffer, values: Buffer, trailing: int) -> Buffer | None:
-    """How many elements are chosen up to each one, which must be as many as the values; None if one serves all."""
+    """The cumulative count of masked elements, which must match the number of values; None for a single value."""
     position = len(values.shape) - trailing - 1
     room = values.shape[position] if position >= 0 else constant(1)
     if room.constant == 1:
@@ -395,7 +395,7 @@ def _running_count(builder: Builder, mask: Buffer, values: Buffer, trailing: int
 
 @lowering(aten.masked_scatter_backward.default)
 def masked_scatter_backward(builder: Builder, gradient: Buffer, mask: Buffer, sizes: object) -> Buffer:
-    """The gradients of the chosen elements, one after the other; 0 for values that were not used."""
+    """The gradients of the masked elements, packed; 0 for values that were not used."""
     total, room, shape = product(gradient.shape), product(builder.result.shape), builder.result.shape
     flat_result = Result("i64", (total,))
 

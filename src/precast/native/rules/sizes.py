@@ -18,7 +18,7 @@ Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
 def symbols_in(value: object) -> Iterable[str]:
-    """Names of the dynamic sizes that a traced value speaks of, in order."""
+    """Names of the dynamic sizes in a traced value, in order."""
     if isinstance(value, tuple | list):
         return [name for each in value for name in symbols_in(each)]
     is_dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
@@ -38,11 +38,11 @@ def expression_to_index(expression: sympy.Expr) -> Index:
 
 
 MOST = 2**40
-"""No buffer has more elements: a size that may be larger is unbounded."""
+"""The maximal number of elements of a buffer: a size that may exceed it counts as unbounded."""
 
 
 def known_bound(value: object) -> Index | None:
-    """The most that the size that a value was found to have can be, as far as ranges and promises of the user tell."""
+    """The upper bound of a data-dependent size, as far as its range and the user's assertions imply one."""
     if isinstance(value, tuple | list):
         return next((bound for each in value if (bound := known_bound(each)) is not None), None)
     sizes: tuple[object, ...] = tuple(value.shape) if isinstance(value, torch.Tensor) else (value,)
@@ -55,12 +55,12 @@ def known_bound(value: object) -> Index | None:
     upper = shape_env.var_to_range[symbol].upper
     if upper.is_Integer and upper < MOST:
         bounds.append(constant(int(upper)))
-    # Another size says more than the range that follows from its own.
+    # A bound by another size is tighter than one from the symbol's own range.
     return min(bounds, key=lambda bound: -1 if bound.constant is None else bound.constant, default=None)
 
 
 def _bound_in(promise: sympy.Basic, symbol: sympy.Symbol) -> Index | None:
-    """What a promise ``symbol <= bound`` says of a symbol; None if it says something else."""
+    """The bound that an assertion ``symbol <= bound`` implies; None if it has another form."""
     if isinstance(promise, sympy.GreaterThan | sympy.StrictGreaterThan):
         promise = promise.reversed
     if not isinstance(promise, sympy.LessThan | sympy.StrictLessThan) or promise.lhs.free_symbols != {symbol}:
@@ -74,7 +74,7 @@ def free_unbacked(expression: sympy.Basic) -> bool:
 
 
 def to_strides(strides: tuple[int | torch.SymInt, ...]) -> tuple[Index, ...]:
-    """Strides, without the ``max(1, size)`` that only matters where a size is 0 and there is nothing to step over."""
+    """Strides, without the ``max(1, size)`` that matters only for size 0, where nothing is accessed."""
     return tuple(to_index(stride) if isinstance(stride, int) else _stride(stride) for stride in strides)
 
 
@@ -90,7 +90,7 @@ def _without_one(expression: sympy.Expr) -> sympy.Expr:
 
 
 def to_indices(sizes: tuple[int | torch.SymInt, ...]) -> tuple[Index, ...]:
-    """Sizes of a tensor; one that a guard makes 1 is 1, whatever its expression: it is broadcast."""
+    """Sizes of a tensor; one that a guard specializes to 1 is 1, whatever its expression, since it may be broadcast."""
     return tuple(constant(1) if _is_guarded_one(size) else to_index(size) for size in sizes)
 
 

@@ -1,8 +1,8 @@
-"""Operators whose results have sizes that depend on data: nonzero, masks, unique, numbers read out of tensors.
+"""Operators with data-dependent result sizes: nonzero, masks, unique, numbers read from tensors.
 
 Before::
 
-    %nonzero = aten.nonzero(%mask)          (u, 1), where nobody knows u before it runs
+    %nonzero = aten.nonzero(%mask)          (u, 1), where u is known only once it has run
 
 After::
 
@@ -32,7 +32,7 @@ RELATIONS = {
     sympy.GreaterThan: "ge",
 }  # fmt: skip
 NO_BOUND = constant(2**62)
-"""More than any buffer has room for."""
+"""No buffer can be larger."""
 
 
 @lowering(aten.nonzero.default)
@@ -47,7 +47,7 @@ def nonzero(builder: Builder, source: Buffer) -> Lowered:
             value = chosen if is_last else apply("where", compare("eq", at[1], dim), chosen, value)
         return value
 
-    return Found(count, product(source.shape), lambda inner: inner.define(element))
+    return Found(count, builder.result.shape[0], product(source.shape), lambda inner: inner.define(element))
 
 
 @lowering(aten.masked_select.default)
@@ -63,7 +63,7 @@ def masked_select(builder: Builder, source: Buffer, mask: Buffer) -> Lowered:
         where = reshaped_indices(shape, (total,), (place,))
         return Load(source, broadcast_indices(source.shape, where))
 
-    return Found(count, total, lambda inner: inner.define(element))
+    return Found(count, builder.result.shape[0], total, lambda inner: inner.define(element))
 
 
 def _unique(builder: Builder, source: Buffer, *, is_ordered: bool) -> Lowered:
@@ -84,11 +84,11 @@ def _unique(builder: Builder, source: Buffer, *, is_ordered: bool) -> Lowered:
             _nothing(inner, third) or inner.define(lambda at: Load(counts, at), third),
         )  # fmt: skip
 
-    return Found(count, total, define)
+    return Found(count, builder.results[0].shape[0], total, define)
 
 
 def _nothing(builder: Builder, result: Result) -> Buffer | None:
-    """A result that was not asked for."""
+    """A result that was not requested."""
     return builder.define(lambda at: Constant(0, "i64"), result) if constant(0) in result.shape else None
 
 
@@ -115,7 +115,7 @@ def item(builder: Builder, source: Buffer) -> Lowered:
     found = builder.number
     if found is None:
         return DECLINED
-    return Found(number, builder.bound or NO_BOUND, lambda inner: found)
+    return Found(number, found, builder.bound or NO_BOUND, lambda inner: found)
 
 
 @lowering(aten.repeat_interleave.Tensor)
@@ -137,7 +137,7 @@ def repeat_interleave(builder: Builder, repeats: Buffer, *, output_size: Index |
         return inner.define(lambda at: cast(Load(rows, at), inner.result.dtype))
 
     if output_size is None:
-        return Found(total, builder.bound or NO_BOUND, define)
+        return Found(total, builder.result.shape[0], builder.bound or NO_BOUND, define)
     with builder.part("wrong"):
         size = IndexValue(builder.result.shape[0], "i64")
         failed = builder.define(lambda at: apply("ne", Load(total, ()), size), Result("bool", ()))
@@ -148,7 +148,7 @@ def repeat_interleave(builder: Builder, repeats: Buffer, *, output_size: Index |
 
 @lowering(aten._assert_scalar.default)
 def assert_scalar(builder: Builder, condition: torch.SymBool | bool, message: str) -> tuple[Buffer, ...]:
-    """What the program, or the user, promised of sizes that depend on data."""
+    """Assertions of the program, or the user, about data-dependent sizes."""
     expression = condition.node.expr if isinstance(condition, torch.SymBool) else sympy.sympify(condition)
     if expression is sympy.true:
         return ()

@@ -13,7 +13,7 @@ from precast.native.rules.registry import Rule, lowering
 
 aten = torch.ops.aten
 
-# Where torch's operator has another name than the function.
+# Special functions whose operators have other names.
 _OPERATORS = {"erfinv": "erfinv", "exp2": "exp2", "i0": "i0", "gammainc": "igamma", "gammaincc": "igammac"}
 _SAME = {"special_modified_bessel_i0": "i0", "special_modified_bessel_i1": "i1"}
 
@@ -81,7 +81,7 @@ def signbit(builder: Builder, source: Buffer) -> Buffer:
 
 @lowering(aten.angle.default)
 def angle(builder: Builder, source: Buffer) -> Buffer:
-    """0 for what is positive, π for what is negative, NaN for NaN."""
+    """0 for positive numbers, π for negative ones, NaN for NaN."""
 
     def formula(x: Scalar) -> Scalar:
         turned = apply("where", apply("lt", x, as_scalar(0, x.dtype)), as_scalar(math.pi, x.dtype),
@@ -115,7 +115,7 @@ def zero_tensor(builder: Builder, *_: object, **__: object) -> Buffer:
 
 
 def _shrink_backward(builder: Builder, gradient: Buffer, source: Buffer, limit: float) -> Buffer:
-    """Nothing flows where the function was 0."""
+    """The gradient is 0 where the function was."""
 
     def formula(dy: Scalar, x: Scalar) -> Scalar:
         is_zero = apply(

@@ -1,4 +1,4 @@
-"""Complex numbers as pairs along a last dimension, and Fourier transforms over these: calls of a library."""
+"""Complex numbers as pairs along a last dimension, and Fourier transforms of these by a library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from precast.ops import own_operators
 
 @lowering(own_operators.joined)
 def joined(builder: Builder, real: Buffer, imaginary: Buffer) -> Buffer:
-    """Both in one iteration: a loop over the parts would choose between them at each."""
+    """Write both parts in one iteration: a loop over the parts would select between them each time."""
     target = builder.result_buffer()
     at = loop_indices(real.shape)
     stores = (Store(target, (*at, constant(number)), Load(part, at)) for number, part in enumerate((real, imaginary)))
@@ -24,7 +24,7 @@ def joined(builder: Builder, real: Buffer, imaginary: Buffer) -> Buffer:
 
 
 COMPLEX, OF_REAL, TO_REAL = range(3)
-"""What is transformed into what: the first number of the routine."""
+"""The kind of transform (real or complex input and result): the first number of the routine."""
 
 
 @lowering(own_operators.fft)

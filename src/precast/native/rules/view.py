@@ -1,4 +1,4 @@
-"""Operators that rename subscripts: no data moves."""
+"""View operators: they map subscripts, and move no data."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def reshaped_indices(old: Indices, new: Indices, at: Indices) -> Indices:
     """Subscripts in shape `old` of the element that has subscripts `at` in shape `new`, in row-major order."""
     without_ones = [each for size, each in zip(new, at, strict=True) if size.constant != 1]
     if [size for size in old if size.constant != 1] == [size for size in new if size.constant != 1]:
-        # Only dimensions of size 1 came or went.
+        # Only dimensions of size 1 were added or removed.
         remaining = iter(without_ones)
         return tuple(constant(0) if size.constant == 1 else next(remaining) for size in old)
     flat = constant(0)
@@ -133,7 +133,7 @@ def repeat(builder: Builder, source: Buffer, repeats: Sequence[Size]) -> Buffer:
 def cat(builder: Builder, tensors: Sequence[Buffer], dim: int = 0) -> Buffer:
     rank = len(builder.result.shape)
     dim = dim % rank
-    # A one-dimensional empty tensor goes with everything, for old times' sake.
+    # A one-dimensional empty tensor may be concatenated with any shape, for backward compatibility.
     parts = [each for each in tensors if len(each.shape) == rank and each.shape[dim].constant != 0]
 
     def formula(at: Indices) -> Scalar:
@@ -175,7 +175,7 @@ def constant_pad(builder: Builder, source: Buffer, pad: Sequence[Size], value: f
 
 
 def _from_start(position: Size, size: Index) -> Index:
-    """A subscript that may count from the end, counted from the start."""
+    """Normalize a subscript that may count from the end."""
     known = position.constant if isinstance(position, Index) else position
     return as_index(position) + size if known is not None and known < 0 else as_index(position)
 
@@ -239,7 +239,7 @@ def diagonal_scatter(
     def formula(at: Indices) -> Scalar:
         is_mine = compare("eq", at[first] + offset, at[second])
         along = at[second] - max(offset, 0)
-        # Outside the diagonal `along` means nothing, and nothing is read there.
+        # Off the diagonal, `along` is out of range, and nothing is read.
         return _part_value(part, (*(at[dim] for dim in others), along), is_mine, Load(source, at), source.dtype)
 
     return builder.define(formula)
@@ -273,7 +273,7 @@ def roll(builder: Builder, source: Buffer, shifts: Sequence[Size], dims: Sequenc
     start = distance % size
 
     def joined(at: Indices) -> Scalar:
-        """Two parts of each line: elements side by side stay so, which no remainder tells a compiler."""
+        """Two parts of each line: contiguous elements remain so, which a compiler cannot infer from a remainder."""
         outer = turned(at)[:last]
         is_first = compare("lt", at[last], start)
         first = Load(source, (*outer, at[last] + (size - start)), is_first)
@@ -287,7 +287,7 @@ def roll(builder: Builder, source: Buffer, shifts: Sequence[Size], dims: Sequenc
 def as_strided(
     builder: Builder, source: Buffer, size: Sequence[Size], stride: Sequence[Size], storage_offset: Size | None = None
 ) -> Lowered:
-    """Elements by their place in memory, where the source fills its memory without holes."""
+    """Elements by their storage offset, where the source is dense."""
     located = place_in_memory(source, stride, storage_offset)
     return DECLINED if located is None else builder.view(source, located)
 
@@ -295,7 +295,7 @@ def as_strided(
 def place_in_memory(
     source: Buffer, stride: Sequence[Size], storage_offset: Size | None
 ) -> Callable[[Indices], Indices] | None:
-    """Which element of `source` is where these strides lead to; None where that cannot be told."""
+    """The subscripts in `source` of the element at these strides; None if they cannot be determined."""
     dims = [dim for dim, extent in enumerate(source.shape) if extent.constant != 1]
     strides = {dim: source.strides[dim].constant for dim in dims}
     if not is_dense(source.shape, source.strides) or None in strides.values():
@@ -318,7 +318,7 @@ def _along(flat: Index, stride: int | None, size: Index) -> Index:
 
 @lowering(aten.unfold.default)
 def unfold(builder: Builder, source: Buffer, dimension: int, size: int, step: int) -> Buffer:
-    """Windows of `size` along a dimension, every `step`; the window's own dimension comes last."""
+    """Windows of `size` along a dimension, every `step`; the window's own dimension is the last."""
     if not source.shape:
         return builder.view(source, lambda at: ())
     dim = dimension % len(source.shape)

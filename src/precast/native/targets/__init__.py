@@ -1,6 +1,6 @@
-"""Targets: the kinds of devices that native code is made for, and what each of them has of its own.
+"""Targets: the kinds of devices that native code is compiled for, and everything specific to each.
 
-Rules, loop programs, shared passes and the driver know none of them; they ask a `Target`::
+Rules, loop programs, shared passes and the driver are independent of the target; they ask a `Target`::
 
     graph ─ rules ─▶ loop program ─ passes ─▶ fused ─ tune ─▶ entries ─ start ─▶ code ─ open ─▶ entries that run
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Code:
-    """What a target built: its key in the store, and which libraries must be loaded before it, by their file names."""
+    """What a target built: its key in the store, and the libraries to load before it, by their file names."""
 
     key: str
     needs: tuple[str, ...] = ()
 
 
 class OpenEntry(Protocol):
-    """One program, ready to be called over torch's tensors."""
+    """One program, ready to be called with torch tensors."""
 
     def run(self, tensors: Sequence[Any], *, like_torch: bool) -> tuple[Any, ...]:
-        """The program's outputs, but for those that it writes into inputs; `like_torch` asks for torch's tensors."""
+        """The program's outputs, except those written into inputs; `like_torch` requests torch tensors."""
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Nanoseconds that a step took: in all calls, in the quickest, and in the last one, which began at ``started``."""
+    """Nanoseconds that a step took: in all calls, in the fastest, and in the last one, which began at ``started``."""
 
     calls: int
     total: int
@@ -57,22 +57,31 @@ class StepTime:
 class Target(ABC):
     """One kind of device: how loop programs are fused for it, printed, built and called.
 
-    What must be written: `passes`, `start` and `open`. All else has a default that fits a target without it: no
-    autotuning, nothing to begin early, nothing kept on disk, no timers, no libraries to ship.
+    `passes`, `start` and `open` must be implemented. Everything else has a default that suits a target without it: no
+    autotuning, no early builds, nothing kept on disk, no timers, no libraries to ship.
     """
 
     name: str
-    """What stored code calls it by."""
+    """The name of the target in stored code."""
     device: str
-    """Torch's name for the devices whose tensors it computes with: ``torch.device.type``."""
+    """The devices whose tensors it computes with, as in ``torch.device.type``."""
     routines: Collection[str]
-    """The library routines it has: an operator whose rule calls another is an eager fallback."""
+    """The library routines it has: an operator whose rule calls any other is an eager fallback."""
     multiplies_half: bool = False
-    """Whether its products take float16; otherwise they are given float32 then."""
+    """Whether its GEMMs accept float16; otherwise their operands are converted to float32."""
     likes_channels_last: bool = False
-    """Whether its convolutions are faster on images laid out channels last: then those saved for a backward do, too."""
+    """Whether its convolutions are faster on channels-last images: those saved for a backward then are, too."""
     keeps_code: bool = False
-    """Whether `find` finds in another process what `start` built in this one."""
+    """Whether `find` in another process finds what `start` built in this one."""
+
+    @property
+    def alone(self) -> Target:
+        """The target for programs that run without torch: it may have routines that are no better than torch's."""
+        return self
+
+    def libraries(self, entries: Sequence[Entry]) -> tuple[str, ...]:
+        """Libraries that these entries' code loads by itself when it runs, by their file names."""
+        return ()
 
     @property
     @abstractmethod
@@ -81,33 +90,33 @@ class Target(ABC):
 
     @property
     def reusing_passes(self) -> Collection[LoopPass]:
-        """Those of the passes that give a buffer's memory to another."""
+        """The passes that reuse a buffer's memory for another."""
         return ()
 
     def takes(self, operator: str, steps: Sequence[Step]) -> bool:
-        """Whether it can run what a rule made of an operator, by its name; if not, that is an eager fallback."""
+        """Whether it can run the steps that an operator was lowered to; if not, the operator is an eager fallback."""
         return True
 
     def tune(self, entries: Sequence[Entry], options: Options) -> Sequence[Entry]:
-        """The entries with what was found by measuring to be the fastest of several ways; asked with ``measure``."""
+        """Autotuning: the entries with the fastest variants found by measuring; called with ``measure``."""
         return entries
 
     def identity(self, options: Options) -> str:
-        """What besides our own sources decides the code that is built, e.g. which compiler there is."""
+        """What decides the built code besides our own sources, e.g. which compiler there is."""
         return self.name
 
     def get_ready(self, routines: Iterable[str], options: Options) -> None:
-        """Begin to build these routines, which some program to come is known to call, or likely to."""
+        """Begin to build these routines, which some later program is known or likely to call."""
         return
 
     @abstractmethod
     def start(self, entries: Sequence[Entry], options: Options) -> Callable[[], Code]:
-        """Generate code for the entries and begin to build it; what is returned waits for that."""
+        """Generate code for the entries and begin to build it; the returned function waits for the build."""
 
     def find(self, key: str, needs: Sequence[str], options: Options) -> Code:
-        """What `start` built before, perhaps in another process; a ``BuildError`` if it is there no more.
+        """What `start` built before, perhaps in another process; a ``BuildError`` if it has been evicted.
 
-        What was found can be opened later, whatever becomes of the store.
+        It can be opened later even if the store evicts it in the meantime.
         """
         raise AssertionError(f"the target {self.name} keeps no code")
 
@@ -115,30 +124,30 @@ class Target(ABC):
     def open(
         self, code: Code, programs: Sequence[LoopProgram], weights: Mapping[str, torch.Tensor] | None = None
     ) -> Sequence[OpenEntry]:
-        """Load code over constants by their names. Of a program that was stored, only its fallback steps are known."""
+        """Load code over constants by their names. Of a stored program, only its fallback steps are present."""
 
     def listing(self, entries: Sequence[Entry]) -> Mapping[Step, str]:
-        """The code that is generated for each step, for people to read; of some steps, or all."""
+        """The code generated for each step, for display; of some steps, or all."""
         return {}
 
     def repeated(self, graph: CompiledGraph) -> Callable[[list[Any]], list[Any]] | None:
-        """A faster way to call a compiled graph again and again; None if there is none."""
+        """A faster way to call a compiled graph repeatedly; None if there is none."""
         return None
 
     def way_of(self, step: Step) -> str | None:
-        """In a word, which of several ways of computing a step was chosen by `tune`; None if there was no choice."""
+        """A one-word name of the variant that `tune` chose for a step; None if there was no choice."""
         return None
 
     def step_times(self, entry: OpenEntry, steps: int) -> Sequence[StepTime]:
-        """The times so far of all steps of an entry that was built with ``profile``; zeros without timers."""
+        """The accumulated times of all steps of an entry that was built with ``profile``; zeros without timers."""
         return (StepTime(0, 0, 0, 0, 0),) * steps
 
     def build_library(
         self, entries: Sequence[Entry], storages: Mapping[str, Storage], options: Options, *, processor: str | None
     ) -> tuple[bytes, tuple[str, ...]]:
-        """A library to ship, for all processors like one by its name or for this machine's; and which others it needs.
+        """A library to ship, for a named kind of processor or this machine's, and the other libraries that it needs.
 
-        `storages` says where the state is among stored weights.
+        `storages` locates the state in stored weights.
         """
         raise self._no_libraries()
 
@@ -152,7 +161,7 @@ class Target(ABC):
         manifest: str,
         place: Callable[[str], Path],
     ) -> Path:
-        """A library with weights and a manifest inside, written to the place that is told for a hash of its code."""
+        """A library with weights and a manifest inside; `place` maps the hash of its code to the path to write."""
         raise self._no_libraries()
 
     def _no_libraries(self) -> InputValueError:
@@ -165,7 +174,7 @@ class Target(ABC):
 
 @cache
 def targets() -> tuple[Target, ...]:
-    """All targets there are; the first is for graphs without tensors too. Loaded when first asked for."""
+    """All targets; the first also serves graphs without tensors. Imported on first use."""
     from precast.native.targets.cpu.target import CpuTarget
     from precast.native.targets.cuda.target import CudaTarget
 
@@ -173,11 +182,11 @@ def targets() -> tuple[Target, ...]:
 
 
 def target_named(name: str) -> Target:
-    """The target that stored code calls so."""
+    """The target of this name."""
     return next(target for target in targets() if target.name == name)
 
 
 def target_for(devices: Iterable[str]) -> Target:
-    """The target of these devices; of several, an accelerator's. What is on others is left to torch."""
+    """The target of these devices; of several, an accelerator's. Tensors on other devices are eager fallbacks."""
     there = set(devices)
     return next((target for target in reversed(targets()) if target.device in there), targets()[0])

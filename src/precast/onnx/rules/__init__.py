@@ -1,1 +1,1 @@
-"""How operators are said in ONNX, one file for each family."""
+"""Translations of operators to ONNX, one file for each family."""

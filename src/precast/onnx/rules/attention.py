@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from precast.onnx.rules.opsets import number, op, op23
+from precast.onnx.rules.opsets import integers, number, op, op23
 from precast.onnx.rules.registry import rule
 
 _SDPA = "aten::scaled_dot_product_attention"
@@ -51,7 +51,7 @@ def attention_node(
 ) -> Any:
     if len(query.shape) != 4 or dropout_p:
         return attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    # A row that may look at nothing is zero here too.
+    # A fully masked row is zero here too.
     result, *_ = op23.Attention(query, key, value, attn_mask, scale=scale, is_causal=int(is_causal))
     return result
 
@@ -61,12 +61,12 @@ def _is_bool(mask: Any) -> bool:
 
 
 def _as_bias(mask: Any, like: Any) -> Any:
-    """What to add to scores where the mask forbids; layers that share a mask will share this too."""
+    """The addend for scores, minus infinity where masked; layers that share a mask share this too."""
     return op.Where(mask, number(0.0, like), number(-math.inf, like))
 
 
 def _without_blind_rows(result: Any, mask: Any, like: Any) -> Any:
-    """A row that may look at nothing is NaN after softmax; torch defines its result as zero."""
+    """Softmax returns NaN for a fully masked row; torch defines the result as zero."""
     if not _is_bool(mask):
         return result
     sees_something = op.ReduceMax(op.Cast(mask, to=ir.DataType.INT32), [-1], keepdims=1)
@@ -89,12 +89,12 @@ def _causal_mask(query: Any, key: Any) -> Any:
 
 
 def _repeated(x: Any, query: Any) -> Any:
-    """Each head of keys or values as often as query heads share it."""
+    """Repeat each head of keys or values for all query heads that share it."""
     heads, times = x.shape[-3], query.shape[-3] // x.shape[-3]
     if times == 1:
         return x
     rank = len(x.shape)
-    copies = op.Concat(*[op.Unsqueeze(x, [rank - 2])] * times, axis=rank - 2)
+    copies = op.Expand(op.Unsqueeze(x, [rank - 2]), integers(*[1] * (rank - 2), times, 1, 1))
     outer, inner = op.Shape(x, end=rank - 3), op.Shape(x, start=rank - 2)
     return op.Reshape(copies, op.Concat(outer, op.Constant(value_ints=[heads * times]), inner, axis=0))
 

@@ -1,7 +1,7 @@
-"""Operators on complex numbers that torchlib lacks or gets wrong; the numbers travel as pairs along a last dimension.
+"""Operators on complex numbers that torchlib lacks or gets wrong; complex numbers are pairs along a last dimension.
 
 Before: ``irfft(c64[4, 5]) -> f32[4, 8]``
-After:  ``f32[4, 5, 2]``, completed to ``f32[4, 8, 2]`` by conjugates, transformed back; the first of each pair is kept
+After:  ``f32[4, 5, 2]``, completed to ``f32[4, 8, 2]`` by conjugates, and transformed; the real parts are the result
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from precast.onnx.rules.opsets import integer, integers, number, op
 from precast.onnx.rules.registry import pair, parts, rule
 
 _ALL = 2**62
-"""Beyond the last element, whatever the size."""
+"""Past the last element, whatever the size."""
 
 
 @rule("aten::_conj_physical", is_complex=True)
@@ -29,7 +29,7 @@ def exp(x: Any) -> Any:
 
 @rule("aten::einsum", is_complex=True)
 def einsum(equation: str, operands: Sequence[Any], **_: Any) -> Any:
-    """One operand after the other: of each product the four products of the parts."""
+    """Contract one operand after the other: each product is four products of the parts."""
     if len(operands) == 1:
         real, imaginary = parts(operands[0])
         return pair(op.Einsum(real, equation=equation), op.Einsum(imaginary, equation=equation))
@@ -58,7 +58,7 @@ def pad(x: Any, pads: Sequence[int], mode: str = "constant", value: float | None
 def complex_to_real(x: Any, dim: Sequence[int], normalization: int, last_dim_size: Any) -> Any:
     rank = len(x.shape) - 1
     axes = [axis % rank + 1 for axis in dim]
-    # DFT wants a dimension for the batch.
+    # DFT requires a batch dimension.
     signal = op.Unsqueeze(x, integers(0))
     for axis in axes[:-1]:
         signal = _inverse(signal, axis, normalization)
@@ -68,7 +68,7 @@ def complex_to_real(x: Any, dim: Sequence[int], normalization: int, last_dim_siz
 
 
 def _inverse(signal: Any, axis: int, normalization: int) -> Any:
-    """One inverse transform, which ONNX divides by the length and torch on demand."""
+    """One inverse transform, which ONNX always divides by the length, but torch only on request."""
     result = op.DFT(signal, axis=axis, inverse=1)
     if normalization == 2:
         return result

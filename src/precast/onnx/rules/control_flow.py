@@ -1,7 +1,7 @@
 """Control flow: ``cond`` becomes ``If``, ``while_loop`` becomes ``Loop``, ``scan`` and ``map`` become ``Scan``.
 
 Before: ``cond(p, then_graph, else_graph, [x])``
-After:  ``If(p, then_branch={y = Sin(x)}, else_branch={y = Cos(x)})``; what a branch reads from outside it reads by name
+After:  ``If(p, then_branch={y = Sin(x)}, else_branch={y = Cos(x)})``; branches refer to outer values by name
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,11 @@ from typing import Any
 import onnx_ir as ir
 from torch import fx
 
+from precast.errors import OnnxRuleError
 from precast.graph.nodes import value_of
 from precast.onnx.recorder import RecordedValue
-from precast.onnx.rules.registry import rule
+from precast.onnx.rules.opsets import integers
+from precast.onnx.rules.registry import operator_name, rule
 from precast.onnx.translate import GraphBuilder
 
 
@@ -72,6 +74,37 @@ def without_grad_mode(builder: GraphBuilder, enabled: bool, body: fx.GraphModule
     return results
 
 
+@rule("higher_order::invoke_subgraph")
+def region(builder: GraphBuilder, body: fx.GraphModule, identifier: str, *operands: Any) -> Any:
+    """A shared region is repeated in the model at each call, as in torch's exporter."""
+    nodes, results = _inlined(builder, body, operands, "region")
+    builder.recorder.nodes += nodes
+    return results
+
+
+@rule("prims::_make_token")
+def token(*_: Any) -> Any:
+    """A token that orders effects may be any number: the only effects are checks, which are omitted."""
+    return integers(0)
+
+
+@rule("prims::_sink_tokens")
+def end_of_effects(*_: Any) -> None:
+    """Nothing reads the last token."""
+
+
+@rule("higher_order::with_effects")
+def effect(builder: GraphBuilder, token: Any, operator: Any, *operands: Any, **options: Any) -> Any:
+    found = builder.rules.find(operator)
+    if found is None or found.source != "precast":
+        raise OnnxRuleError(
+            f"{operator_name(operator)} has an effect, and no translation to ONNX.",
+            why="ONNX models compute, and do nothing else",
+            fix="Leave it out of the model.",
+        )
+    return token, found.function(*operands, **options)
+
+
 def _scan(
     builder: GraphBuilder,
     body: fx.GraphModule,
@@ -94,7 +127,7 @@ def _branch(builder: GraphBuilder, module: fx.GraphModule, operands: Sequence[An
 def _inlined(
     builder: GraphBuilder, module: fx.GraphModule, operands: Sequence[Any], name: str
 ) -> tuple[list[ir.Node], list[Any]]:
-    """The nodes of a subgraph that is called with these values, and its results."""
+    """Inline a subgraph called with these values; returns its results."""
     inner = GraphBuilder(module, builder.rules, builder.sizes, outer=builder, name=name)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     inner.values |= dict(zip(placeholders, operands, strict=True))
@@ -117,7 +150,7 @@ def _inputs(builder: GraphBuilder, module: fx.GraphModule, count: int, name: str
 def _graph(
     builder: GraphBuilder, name: str, inputs: Sequence[ir.Value], nodes: list[ir.Node], results: Sequence[Any]
 ) -> ir.Graph:
-    """A subgraph; its results must be its own, each under a name of its own."""
+    """A subgraph; its results must be distinct values defined in it."""
     outputs: list[ir.Value] = []
     made = {id(value) for node in nodes for value in node.outputs}
     for number, result in enumerate(results):

@@ -1,11 +1,8 @@
-"""Counting, sorting and searching.
+"""Counting and searching.
 
-How often values come up: histograms, modes, runs of equal values.
-
-Sorting, order statistics, and searching in what is sorted.
+How often values occur (histograms, modes, runs of equal values), and binary search.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,7 +49,7 @@ def histogram_of_edges(x: Any, bins: Any, *, weight: Any = None, density: bool =
 
 
 def _range(x: Any, given: Sequence[float] | None, *, around: float) -> tuple[Any, Any]:
-    """The ends of a histogram: as given, or those of the data; a single value has so much ``around`` it."""
+    """The range of a histogram: as given, or that of the data; a single value is extended by ``around``."""
     if given is not None:
         return number(given[0], x), number(given[1], x)
     lowest, highest = op.ReduceMin(x, keepdims=0), op.ReduceMax(x, keepdims=0)
@@ -66,7 +63,7 @@ def _steps(bins: int, like: Any) -> Any:
 
 
 def _histogram(x: Any, bins: int, lowest: Any, highest: Any, weight: Any) -> Any:
-    """Counts in bins of one width; the last one is closed on both sides."""
+    """Counts in bins of equal width; the last one includes both ends."""
     flat = op.Reshape(x, integers(-1))
     place = op.Floor(op.Div(op.Mul(op.Sub(flat, lowest), number(bins, x)), op.Sub(highest, lowest)))
     place = op.Where(op.Equal(flat, highest), number(bins - 1, x), place)
@@ -75,7 +72,7 @@ def _histogram(x: Any, bins: int, lowest: Any, highest: Any, weight: Any) -> Any
 
 
 def _counted(places: Any, bins: Any, weight: Any, like: Any) -> Any:
-    """How many lie in each place; what lies outside is counted in one place too many, which is dropped."""
+    """The count at each position; values out of range are counted in an extra one, which is dropped."""
     zeros = op.ConstantOfShape(op.Add(bins, integers(1)), value=ir.tensor([0], dtype=like.dtype))
     ones = op.ConstantOfShape(op.Shape(places), value=ir.tensor([1], dtype=like.dtype))
     updates = ones if weight is None else op.Reshape(weight, integers(-1))
@@ -85,7 +82,7 @@ def _counted(places: Any, bins: Any, weight: Any, like: Any) -> Any:
 
 @rule("aten::mode")
 def mode(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
-    """The most frequent value, of several the smallest, and where it comes up last."""
+    """The most frequent value, the smallest if there are several, and the index of its last occurrence."""
     if not x.shape:
         return op.Identity(x), integer(0)
     rank, axis = len(x.shape), dim % len(x.shape)
@@ -104,7 +101,7 @@ def mode(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
 
 @rule("aten::unique_consecutive")
 def runs(x: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
-    """The first of each run of equal values, which run each value is in, and how long runs are."""
+    """The first of each run of equal values, the run of each value, and the lengths of runs."""
     rank = len(x.shape)
     shape = op.Shape(x)
     axis = 0 if dim is None or not rank else dim % rank
@@ -123,42 +120,6 @@ def runs(x: Any, return_inverse: bool = False, return_counts: bool = False, dim:
     ends = op.Concat(op.Slice(starts, integers(1), op.Shape(starts), integers(0)), length, axis=0)
     empty = op.ConstantOfShape(integers(0), value=ir.tensor([0], dtype=_INT64))
     return values, inverse if return_inverse else empty, op.Sub(ends, starts) if return_counts else empty
-
-
-@rule("aten::sort.stable")
-def sort_stable(x: Any, *, stable: bool = False, dim: int = -1, descending: bool = False) -> Any:
-    # Among equal values TopK gives the lower index first, which is what stable means.
-    if not x.shape:
-        return op.Identity(x), integer(0)
-    count = op.Gather(op.Shape(x), integers(dim))
-    return op.TopK(x, count, axis=dim, largest=int(descending), sorted=1)
-
-
-@rule("aten::kthvalue")
-def kth_value(x: Any, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
-    if not x.shape:
-        return op.Identity(x), integer(0)
-    smallest, indices = op.TopK(x, op.Reshape(k, [-1]), axis=dim, largest=0, sorted=1)
-    last = integers(-1) if keepdim else integer(-1)
-    return op.Gather(smallest, last, axis=dim), op.Gather(indices, last, axis=dim)
-
-
-@rule("aten::median.dim")
-def median_along(x: Any, dim: int, keepdim: bool = False) -> Any:
-    """The lower of the two in the middle."""
-    if not x.shape:
-        return op.Identity(x), integer(0)
-    size = op.Gather(op.Shape(x), integers(dim))
-    return kth_value(x, op.Div(op.Add(size, integers(1)), integers(2)), dim, keepdim)
-
-
-@rule("aten::median")
-def median(x: Any) -> Any:
-    flat = op.Reshape(x, [-1])
-    size = op.Shape(flat)
-    middle = op.Div(op.Add(size, integers(1)), integers(2))
-    smallest, _ = op.TopK(flat, middle, axis=0, largest=0, sorted=1)
-    return op.Gather(smallest, integer(-1))
 
 
 @rule("aten::bucketize.Tensor")
@@ -190,9 +151,11 @@ def search_sorted(
 
 
 def _places(x: Any, boundaries: Any, *, out_int32: bool, right: bool, rank: int) -> Any:
-    """How many boundaries lie before each element."""
+    """The number of boundaries before each element."""
     element = op.Unsqueeze(x, [rank])
-    is_before = op.LessOrEqual(boundaries, element) if right else op.Less(boundaries, element)
+    # Said the other way round, since NaN belongs behind everything.
+    is_behind = op.Greater(boundaries, element) if right else op.GreaterOrEqual(boundaries, element)
+    is_before = op.Not(is_behind)
     counted = op.ReduceSum(op.Cast(is_before, to=ir.DataType.INT64), [-1], keepdims=0)
     return op.Cast(counted, to=ir.DataType.INT32) if out_int32 else counted
 
@@ -206,36 +169,3 @@ def masked_select(x: Any, mask: Any) -> Any:
 @rule("aten::take")
 def take(x: Any, index: Any) -> Any:
     return op.Gather(op.Reshape(x, [-1]), index, axis=0)
-
-
-@rule("aten::topk")
-def largest(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    if not x.shape:
-        return op.Identity(x), integer(0)
-    return op.TopK(x, op.Reshape(k, integers(-1)), axis=dim, largest=int(largest), sorted=int(sorted))
-
-
-@rule("aten::nanmedian.dim")
-def median_of_numbers_along(x: Any, dim: int, keepdim: bool = False) -> Any:
-    """The lower of the two in the middle of what is not NaN; NaN where nothing is left."""
-    if not x.shape or not x.dtype.is_floating_point():
-        return median_along(x, dim, keepdim)
-    axis = integers(dim)
-    is_nan = op.IsNaN(x)
-    # Infinities at the end stand for NaN, and are what is chosen where there is nothing else.
-    ascending, order = op.TopK(
-        op.Where(is_nan, number(math.inf, x), x), op.Gather(op.Shape(x), axis), axis=dim, largest=0, sorted=1
-    )
-    count = op.ReduceSum(op.Cast(op.Not(is_nan), to=ir.DataType.INT64), axis, keepdims=1)
-    middle = op.Div(op.Max(op.Sub(count, integer(1)), integer(0)), integer(2))
-    value = op.GatherElements(ascending, middle, axis=dim)
-    value = op.Where(op.Equal(count, integer(0)), number(math.nan, x), value)
-    place = op.GatherElements(order, middle, axis=dim)
-    return (value, place) if keepdim else (op.Squeeze(value, axis), op.Squeeze(place, axis))
-
-
-@rule("aten::nanmedian")
-def median_of_numbers(x: Any) -> Any:
-    flat = op.Reshape(x, integers(-1))
-    flat.shape = ir.Shape([None])
-    return median_of_numbers_along(flat, 0)[0]

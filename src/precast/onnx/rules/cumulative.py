@@ -1,52 +1,12 @@
-"""Running products, maxima and minima: one step after the other in a ``Scan``.
+"""Cumulative products, maxima and minima: a ``Scan`` over the elements."""
 
-``Scan`` nodes out of a Python function that takes one step.
-"""
-
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
-from onnxscript import evaluator
 
-from precast.onnx.recorder import RecordedValue, Recorder
+from precast.onnx.rules.loops import scan
 from precast.onnx.rules.opsets import integer, op
 from precast.onnx.rules.registry import rule
-
-
-def scan(
-    step: Callable[..., tuple[Sequence[Any], Sequence[Any]]],
-    start: Sequence[Any],
-    sequences: Sequence[tuple[Any, int]],
-    *,
-    output_axis: int,
-) -> list[Any]:
-    """Carry ``start`` along the sequences, each with its axis; ``step(*carried, *elements)`` gives both next ones.
-
-    The carried values come first in what it returns, then what the steps gave beside them, stacked along
-    ``output_axis``.
-    """
-    outer = evaluator.default()
-    assert isinstance(outer, Recorder), "rules run while a graph is recorded"
-    values = [*start, *(sequence for sequence, _ in sequences)]
-    inputs = [RecordedValue(type=value.type) for value in values]
-    # A recorder of its own: constants made inside cannot be used outside.
-    inner = Recorder()
-    with evaluator.default_as(inner):
-        carried, given = step(*inputs)
-        outputs = [inner.call("Identity", value)[0] for value in (*carried, *given)]
-    body = ir.Graph(inputs, outputs, nodes=inner.take_nodes(), name="step")
-    axes = [axis for _, axis in sequences]
-    return outer.call(
-        "Scan",
-        *values,
-        outputs=len(outputs),
-        body=body,
-        num_scan_inputs=len(sequences),
-        scan_input_axes=axes,
-        scan_output_axes=[output_axis] * len(given),
-    )
-
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 
@@ -78,7 +38,7 @@ def running_minimum(x: Any, dim: int) -> Any:
 
 
 def _running_extreme(x: Any, dim: int, is_better: Any) -> Any:
-    """The best so far and its index; of equal ones the last, and NaN is best of all."""
+    """The extreme so far and its index; of equal ones the last, and NaN wins."""
     if not x.shape:
         return op.Identity(x), integer(0)
     axis = dim % len(x.shape)
@@ -99,7 +59,7 @@ def _running_extreme(x: Any, dim: int, is_better: Any) -> Any:
 
 
 def _first(x: Any, axis: int) -> Any:
-    """The first element along an axis, which is gone."""
+    """The first element along an axis, which is removed."""
     return op.Gather(x, integer(0), axis=axis)
 
 

@@ -1,11 +1,9 @@
-"""Operators that read or write at given places.
+"""Operators that read or write at given indices.
 
-Bags of embeddings: rows of a table are looked up and added, averaged or maximized bag by bag.
+Bags of embeddings: rows of a table are looked up and reduced bag by bag. Torchlib uses a loop of nested branches,
+which crashes onnxruntime. Here each row is scattered into its bag.
 
-Torchlib goes through the bags in a loop of nested branches, which crashes onnxruntime. Here each row is scattered into
-its bag.
-
-Operators that write parts of a tensor: scattering with a reduction, views written back, flat positions.
+Also operators that write parts of a tensor: scatter with a reduction, writing through views, flat indices.
 """
 
 import math
@@ -33,7 +31,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> Any:
-    """The bags; what torch gives beside them serves the backward alone."""
+    """The bags; torch's other results serve the backward alone."""
     starts = op.Slice(offsets, [0], [-1], [0]) if include_last_offset else offsets
     bags = _bag_of_each(indices, starts)
     counted = None if padding_idx < 0 else op.Not(op.Equal(indices, op.CastLike(padding_idx, indices)))
@@ -70,8 +68,8 @@ def embedding_bag_with_padding(
 
 
 def _bag_of_each(indices: Any, starts: Any) -> Any:
-    """The number of the bag that each index lies in: how many bags have started by then, less one."""
-    # A bag that starts behind the last index is empty: it needs a place to be counted in.
+    """The number of each index's bag: the number of bags that start at or before it, less one."""
+    # An empty bag may start after the last index: it needs a position to be counted at.
     places = op.Add(op.Shape(indices), integers(1))
     zeros = op.ConstantOfShape(places, value=ir.tensor([0], dtype=ir.DataType.INT64))
     ones = op.ConstantOfShape(op.Shape(starts), value=ir.tensor([1], dtype=ir.DataType.INT64))
@@ -82,14 +80,14 @@ def _bag_of_each(indices: Any, starts: Any) -> Any:
 
 
 def _scattered(rows: Any, bags: Any, starts: Any, start: float, reduction: str) -> Any:
-    """One row for each bag, that all its rows were reduced into."""
+    """One row for each bag, into which all its rows are reduced."""
     shape = op.Concat(op.Shape(starts), op.Shape(rows, start=1), axis=0)
     empty = op.ConstantOfShape(shape, value=ir.tensor([start], dtype=rows.dtype))
     return op.ScatterND(empty, bags, rows, reduction=reduction)
 
 
 def _kept(rows: Any, counted: Any, otherwise: float) -> Any:
-    """The rows, but for padding."""
+    """The rows, without padding."""
     return rows if counted is None else op.Where(op.Unsqueeze(counted, [1]), rows, number(otherwise, rows))
 
 
@@ -134,7 +132,7 @@ def scatter_number_by(x: Any, dim: int, index: Any, value: float, *, reduce: str
 
 @rule("aten::index_reduce")
 def index_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Any:
-    """As scattering, with one index for each slice of the source."""
+    """Like scatter, with one index for each slice of the source."""
     if not x.shape:
         index, source = _as_vector(op.Reshape(index, [])), _as_vector(op.Reshape(source, []))
         result = _scatter_reduce(_as_vector(x), index, source, axis=0, reduce=reduce, include_self=include_self)
@@ -150,7 +148,7 @@ def _as_vector(x: Any) -> Any:
 
 
 def _cut(source: Any, index: Any) -> Any:
-    """As much of the source as there are indices."""
+    """The part of the source that has indices."""
     rank = len(index.shape)
     if source.shape is not None and list(source.shape) == list(index.shape):
         return source
@@ -160,7 +158,7 @@ def _cut(source: Any, index: Any) -> Any:
 def _scatter_reduce(x: Any, index: Any, source: Any, *, axis: int, reduce: str, include_self: bool) -> Any:
     start = x
     if not include_self:
-        # What is written to forgets what was there.
+        # Old values at the targets do not take part.
         blank = op.Expand(number(_neutral(reduce, x.dtype), x), op.Shape(index))
         start = op.ScatterElements(x, index, blank, axis=axis)
     result = op.ScatterElements(start, index, source, axis=axis, reduction=_REDUCTIONS[reduce])
@@ -173,7 +171,7 @@ def _scatter_reduce(x: Any, index: Any, source: Any, *, axis: int, reduce: str, 
 
 
 def _neutral(reduce: str, data_type: ir.DataType) -> float:
-    """What changes nothing when it is reduced with another number."""
+    """The neutral element of a reduction."""
     if reduce not in ("amax", "amin"):
         return int(reduce == "prod")
     if np.issubdtype(data_type.numpy(), np.floating):
@@ -199,7 +197,7 @@ def strided_scatter(
 
 
 def _written(x: Any, source: Any, places: "np.ndarray[Any, np.dtype[Any]]") -> Any:
-    """``x`` with the source's elements at these flat positions."""
+    """``x`` with the source's elements at these flat indices."""
     flat = op.Constant(value=ir.tensor(places.reshape(-1).astype(np.int64)))
     result = op.ScatterElements(_as_vector(x), flat, _as_vector(source), axis=0)
     return op.Reshape(result, op.Shape(x))
@@ -216,7 +214,7 @@ def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
 def nonzero(x: Any) -> Any:
     if x.shape:
         return op.Transpose(op.NonZero(x), perm=[1, 0])
-    # The one place of a scalar has no coordinates.
+    # The only element of a scalar has no coordinates.
     is_set = op.Cast(op.Cast(x, to=ir.DataType.BOOL), to=ir.DataType.INT64)
     shape = op.Concat(_as_vector(is_set), integers(0), axis=0)
     return op.ConstantOfShape(shape, value=ir.tensor([0], dtype=ir.DataType.INT64))

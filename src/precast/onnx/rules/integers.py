@@ -1,9 +1,9 @@
-"""Operators on whole numbers and truth values that ONNX has for floats alone, or onnxruntime has no kernels for.
+"""Operators on integers and bools that ONNX has for floats only, or that onnxruntime has no kernels for.
 
 Before: ``ceil(i64[3])``         ``addmm(i64[2], i64[2, 3], i64[3, 2])``
 After:  ``Identity(i64[3])``     ``Add(i64[2], MatMul(i64[2, 3], i64[3, 2]))``
 
-Floats take torchlib's way.
+Floats use torchlib's rules.
 """
 
 from typing import Any
@@ -11,21 +11,21 @@ from typing import Any
 import onnx_ir as ir
 from onnxscript.function_libs.torch_lib.ops import core, nn
 
-from precast.onnx.rules.cumulative import scan
+from precast.onnx.rules.loops import scan
 from precast.onnx.rules.opsets import integers, number, op
 from precast.onnx.rules.registry import rule
 
 _LONGEST_DIVISION = 92
-"""Steps of Euclid's algorithm on two neighbours among the Fibonacci numbers, the slowest pair in 64 bits."""
+"""The steps of Euclid's algorithm on neighbouring Fibonacci numbers, the slowest pair in 64 bits."""
 
 
 def is_float(x: Any) -> bool:
-    """Whether a value holds floats of any size."""
+    """Whether a value holds floats of any width."""
     return bool(x.dtype.is_floating_point())
 
 
 def _cast(x: Any, data_type: int) -> Any:
-    """A value in another type; rules look at its shape."""
+    """Convert a value to another type, keeping its shape, which rules read."""
     cast = op.Cast(x, to=data_type)
     cast.shape = x.shape
     return cast
@@ -101,7 +101,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 
 @rule("aten::softmax.int")
 def softmax(x: Any, dim: int, dtype: int = -1) -> Any:
-    """A type that is asked for is computed in."""
+    """If a dtype is requested, it is computed in that."""
     x = x if dtype in (-1, None) else _cast(x, dtype)
     return op.Softmax(x, axis=dim) if len(x.shape) else op.Add(op.Sub(x, x), number(1.0, x))
 
@@ -114,7 +114,7 @@ def log_softmax(x: Any, dim: int, dtype: int = -1) -> Any:
 
 @rule("prims::gcd", "aten::gcd")
 def greatest_common_divisor(x: Any, y: Any) -> Any:
-    """Euclid's algorithm, as many steps as any two numbers of 64 bits need."""
+    """Euclid's algorithm, with as many steps as any two 64-bit integers need."""
     wide_x, wide_y = (op.Abs(op.Cast(value, to=ir.DataType.INT64)) for value in (x, y))
     shape = op.Shape(op.Add(wide_x, wide_y))
     steps = op.ConstantOfShape(integers(_LONGEST_DIVISION), value=ir.tensor([0], dtype=ir.DataType.INT64))
@@ -132,7 +132,7 @@ def greatest_common_divisor(x: Any, y: Any) -> Any:
 
 @rule("aten::where.self", "aten::where.Scalar", "aten::where.ScalarOther", "aten::where.ScalarSelf")
 def select(condition: Any, x: Any, y: Any) -> Any:
-    """Onnxruntime has no kernel that chooses between truth values."""
+    """Onnxruntime has no kernel that selects between bools."""
     if getattr(x, "dtype", None) == ir.DataType.BOOL and getattr(y, "dtype", None) == ir.DataType.BOOL:
         return op.Or(op.And(condition, x), op.And(op.Not(condition), y))
     return op.Where(condition, x, y)

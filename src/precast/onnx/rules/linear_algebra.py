@@ -1,32 +1,32 @@
-"""Systems of linear equations, inverses, determinants and Cholesky factors, one column after the other in a ``Scan``.
+"""Systems of linear equations, inverses, determinants and Cholesky factors: a ``Scan`` over the columns.
 
 Before: ``solve(A, B)``
-After:  Gauss and Jordan's elimination of ``[A | B]``, with the largest element of each column as its pivot
+After:  Gauss-Jordan elimination of ``[A | B]``, with the largest element of each column as its pivot
 """
 
 from typing import Any
 
 import onnx_ir as ir
 
-from precast.onnx.rules.cumulative import scan
+from precast.onnx.rules.loops import scan
 from precast.onnx.rules.opsets import integer, integers, number, op
 from precast.onnx.rules.registry import rule
 
 
 @rule("aten::linalg_inv", "aten::inverse")
 def inverse(a: Any) -> Any:
-    return _solution(a, _identity(a))
+    return _solution(a, identity(a))
 
 
 @rule("aten::linalg_inv_ex")
 def inverse_and_errors(a: Any, *, check_errors: bool = False) -> Any:
-    return inverse(a), _no_errors(a)
+    return inverse(a), no_errors(a)
 
 
 @rule("aten::_linalg_solve_ex")
 def solve_and_errors(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> Any:
-    """The solution; the factors that torch gives beside it serve the backward alone."""
-    return solve(a, b, left=left), None, None, _no_errors(a)
+    """The solution; torch's factors beside it serve the backward alone."""
+    return solve(a, b, left=left), None, None, no_errors(a)
 
 
 @rule("aten::linalg_solve")
@@ -37,8 +37,8 @@ def solve(a: Any, b: Any, *, left: bool = True) -> Any:
         result = _solution(a, right)
     else:
         rank, own_rank = len(b.shape) + is_vector, len(a.shape)
-        solved = _solution(_transposed(a, own_rank), _transposed(right, rank))
-        result = _transposed(solved, max(rank, own_rank))
+        solved = _solution(transposed(a, own_rank), transposed(right, rank))
+        result = transposed(solved, max(rank, own_rank))
     return op.Squeeze(result, integers(-1)) if is_vector else result
 
 
@@ -47,23 +47,23 @@ def solve_triangular(a: Any, b: Any, *, upper: bool, left: bool = True, unitrian
     rank = len(a.shape)
     triangle = op.Trilu(a, integer(0), upper=int(upper))
     if unitriangular:
-        triangle = op.Add(op.Trilu(a, integer(1 if upper else -1), upper=int(upper)), _identity(a))
+        triangle = op.Add(op.Trilu(a, integer(1 if upper else -1), upper=int(upper)), identity(a))
     if left:
         return _solution(triangle, b)
-    solved = _solution(_transposed(triangle, rank), _transposed(b, len(b.shape)))
-    return _transposed(solved, max(rank, len(b.shape)))
+    solved = _solution(transposed(triangle, rank), transposed(b, len(b.shape)))
+    return transposed(solved, max(rank, len(b.shape)))
 
 
 @rule("aten::triangular_solve")
 def triangular_solve(b: Any, a: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False) -> Any:
-    matrix = _transposed(a, len(a.shape)) if transpose else a
+    matrix = transposed(a, len(a.shape)) if transpose else a
     solved = solve_triangular(matrix, b, upper=upper != transpose, unitriangular=unitriangular)
     return solved, op.Identity(a)
 
 
 @rule("aten::_linalg_slogdet")
 def sign_and_log_determinant(a: Any) -> Any:
-    _, pivots, swaps = _eliminated(_flat(a))
+    _, pivots, swaps = _eliminated(flat(a))
     sign = op.ReduceProd(op.Mul(op.Sign(pivots), swaps), integers(0), keepdims=0)
     size = op.ReduceSum(op.Log(op.Abs(pivots)), integers(0), keepdims=0)
     batch = op.Shape(a, end=-2)
@@ -72,13 +72,13 @@ def sign_and_log_determinant(a: Any) -> Any:
 
 @rule("aten::linalg_cholesky_ex")
 def cholesky_factor(a: Any, *, upper: bool = False, check_errors: bool = False) -> Any:
-    return cholesky(a, upper), _no_errors(a)
+    return cholesky(a, upper), no_errors(a)
 
 
 @rule("aten::cholesky", "aten::linalg_cholesky")
 def cholesky(a: Any, upper: bool = False) -> Any:
-    flat = _flat(op.Transpose(a, perm=_swapped(len(a.shape))) if upper else a)
-    rows = _rows(flat)
+    matrices = flat(op.Transpose(a, perm=_swapped(len(a.shape))) if upper else a)
+    rows = row_numbers(matrices)
 
     def step(factor: Any, column: Any, k: Any) -> tuple[list[Any], list[Any]]:
         own = op.Unsqueeze(op.Gather(factor, k, axis=1), integers(2))
@@ -88,10 +88,10 @@ def cholesky(a: Any, upper: bool = False) -> Any:
         is_own_column = op.Equal(op.Unsqueeze(rows, integers(0)), k)
         return [op.Where(is_own_column, op.Unsqueeze(below, integers(2)), factor)], []
 
-    zeros = op.ConstantOfShape(op.Shape(flat), value=ir.tensor([0], dtype=a.dtype))
-    (lower,) = scan(step, [zeros], [(flat, 2), (rows, 0)], output_axis=0)
+    zeros = op.ConstantOfShape(op.Shape(matrices), value=ir.tensor([0], dtype=a.dtype))
+    (lower,) = scan(step, [zeros], [(matrices, 2), (rows, 0)], output_axis=0)
     result = op.Reshape(lower, op.Shape(a))
-    return _transposed(result, len(a.shape)) if upper else result
+    return transposed(result, len(a.shape)) if upper else result
 
 
 @rule("aten::cholesky_solve", "aten::_cholesky_solve_helper")
@@ -101,30 +101,30 @@ def cholesky_solve(b: Any, factor: Any, upper: bool = False) -> Any:
 
 @rule("aten::cholesky_inverse")
 def cholesky_inverse(factor: Any, upper: bool = False) -> Any:
-    return _solution(_product(factor, upper), _identity(factor))
+    return _solution(_product(factor, upper), identity(factor))
 
 
 def _product(factor: Any, upper: bool) -> Any:
-    """The matrix that a Cholesky factor is of; the other triangle may hold anything."""
+    """The matrix of a Cholesky factor, whose other triangle may hold anything."""
     triangle = op.Trilu(factor, integer(0), upper=int(upper))
-    transposed = _transposed(triangle, len(factor.shape))
-    return op.MatMul(transposed, triangle) if upper else op.MatMul(triangle, transposed)
+    other = transposed(triangle, len(factor.shape))
+    return op.MatMul(other, triangle) if upper else op.MatMul(triangle, other)
 
 
 def _solution(a: Any, b: Any) -> Any:
-    """``x`` of ``a @ x == b``, for batches of both that broadcast."""
+    """``x`` of ``a @ x == b``, for batches of both that are broadcast."""
     first, second = (op.ReduceSum(matrix, integers(-2, -1), keepdims=1) for matrix in (a, b))
     batch = op.Shape(op.Add(first, second), end=-2)
     whole = [op.Expand(each, op.Concat(batch, op.Shape(each, start=-2), axis=0)) for each in (a, b)]
-    reduced, _, _ = _eliminated(_flat(op.Concat(*whole, axis=-1)))
+    reduced, _, _ = _eliminated(flat(op.Concat(*whole, axis=-1)))
     size = op.Shape(a, start=-1)
     solved = op.Slice(reduced, size, integers(2**62), integers(-1))
     return op.Reshape(solved, op.Concat(batch, op.Shape(b, start=-2), axis=0))
 
 
 def _eliminated(matrices: Any) -> tuple[Any, Any, Any]:
-    """``[A | B]`` with A reduced to the identity; the pivots, and -1 for each that came from another row."""
-    rows = _rows(matrices)
+    """``[A | B]`` with A reduced to the identity; the pivots, and -1 for each row exchange."""
+    rows = row_numbers(matrices)
 
     def step(current: Any, k: Any) -> tuple[list[Any], list[Any]]:
         candidates = op.Where(op.GreaterOrEqual(rows, k), op.Abs(op.Gather(current, k, axis=2)), number(-1, matrices))
@@ -144,24 +144,24 @@ def _eliminated(matrices: Any) -> tuple[Any, Any, Any]:
     return reduced, pivots, signs
 
 
-def _rows(matrices: Any) -> Any:
-    """The numbers of the rows."""
-    return op.Range(integer(0), op.Squeeze(op.Shape(matrices, start=1, end=2)), integer(1))
+def row_numbers(matrices: Any) -> Any:
+    """The row numbers."""
+    return op.Range(integer(0), op.Squeeze(op.Shape(matrices, start=-2, end=-1)), integer(1))
 
 
-def _flat(matrices: Any) -> Any:
+def flat(matrices: Any) -> Any:
     """All batches in one dimension."""
-    flat = op.Reshape(matrices, op.Concat(integers(-1), op.Shape(matrices, start=-2), axis=0))
-    flat.dtype = matrices.dtype
-    return flat
+    together = op.Reshape(matrices, op.Concat(integers(-1), op.Shape(matrices, start=-2), axis=0))
+    together.dtype = matrices.dtype
+    return together
 
 
-def _identity(like: Any) -> Any:
+def identity(like: Any) -> Any:
     zeros = op.ConstantOfShape(op.Shape(like, start=-2), value=ir.tensor([0], dtype=like.dtype))
     return op.EyeLike(zeros, dtype=int(like.dtype))
 
 
-def _transposed(x: Any, rank: int) -> Any:
+def transposed(x: Any, rank: int) -> Any:
     return op.Transpose(x, perm=_swapped(rank))
 
 
@@ -169,6 +169,6 @@ def _swapped(rank: int) -> list[int]:
     return [*range(rank - 2), rank - 1, rank - 2]
 
 
-def _no_errors(a: Any) -> Any:
-    """Torch's code for success, for each matrix; ONNX models cannot tell of a singular one."""
+def no_errors(a: Any) -> Any:
+    """Torch's code for success, for each matrix; ONNX models cannot report a singular one."""
     return op.ConstantOfShape(op.Shape(a, end=-2), value=ir.tensor([0], dtype=ir.DataType.INT32))

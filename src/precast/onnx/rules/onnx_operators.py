@@ -1,4 +1,4 @@
-"""Operators of ONNX that models call by themselves: what ``torch.onnx.ops`` offers.
+"""ONNX operators that models call explicitly, through ``torch.onnx.ops``.
 
 Before: ``onnx_symbolic._symbolic([x], "Twice", 1, attr_keys=["power"], attr_types=["i"], attr_pos=[[0, 1]], …)``
 After:  ``mine::Twice(x, power=2)``
@@ -61,7 +61,7 @@ def _attributes(
     attr_floats: Sequence[float],
     attr_strs: Sequence[str],
 ) -> Iterator[tuple[str, Any]]:
-    """Attributes, which torch keeps in one list for each kind of value."""
+    """The attributes, which torch keeps in one list per kind of value."""
     lists: dict[str, Sequence[Any]] = {"i": attr_ints, "f": attr_floats, "s": attr_strs}
     for key, kind, (start, end) in zip(attr_keys, attr_types, attr_pos, strict=True):
         values = list(lists[kind[0]][start:end])

@@ -1,6 +1,6 @@
-"""ONNX's operators as rules call them, and the constants that they need most.
+"""ONNX's operators as rules call them, and their most frequent constants.
 
-Onnxscript types them for scripts that it compiles; rules are traced, and pass values and Python constants alike.
+Onnxscript types them for compiled scripts; rules are traced, and pass both values and Python constants.
 """
 
 from typing import Any
@@ -15,15 +15,15 @@ op23: Any = onnxscript.opset23
 
 
 def number(value: float, like: Any) -> Any:
-    """A scalar of the element type of another value."""
+    """A scalar of another value's element type."""
     return op.Constant(value=ir.tensor(value, dtype=like.dtype))
 
 
 def integer(value: int) -> Any:
-    """A scalar of int64."""
+    """An int64 scalar."""
     return op.Constant(value=ir.tensor(value, dtype=ir.DataType.INT64))
 
 
 def integers(*values: int) -> Any:
-    """A vector of int64."""
+    """An int64 vector."""
     return op.Constant(value_ints=list(values))

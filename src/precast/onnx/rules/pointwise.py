@@ -1,14 +1,10 @@
-"""Elementwise operators and others that are one or two nodes.
+"""Elementwise operators and others that are one or two nodes, where torchlib lacks them or newer opsets are shorter.
 
-Elementwise operators, and distances, that torchlib lacks.
-
-Operators that torchlib lacks, or that newer opsets say in one node.
-
-Random numbers that torchlib lacks.
+Also distances and random numbers.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +15,7 @@ from onnxscript.function_libs.torch_lib.ops import core, nn
 from precast.onnx.element_types import dtype_of
 from precast.onnx.rules.opsets import integer, integers, number, op, op20, op21
 from precast.onnx.rules.registry import rule, static_size
+from precast.onnx.weights import TorchWeight
 
 
 @rule("aten::fmax")
@@ -40,13 +37,13 @@ def signbit(x: Any) -> Any:
     if x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
         return op.Less(x, number(0, x)) if x.dtype != ir.DataType.BOOL else op.And(x, op.Not(x))
     zero = number(0.0, x)
-    # Minus zero shows in its reciprocal.
+    # The sign of minus zero shows in its reciprocal.
     return op.Or(op.Less(x, zero), op.And(op.Equal(x, zero), op.Less(op.Reciprocal(x), zero)))
 
 
 @rule("aten::atan2")
 def angle_of_point(y: Any, x: Any) -> Any:
-    """Torchlib's takes the negative half of the first axis for the other end of the circle."""
+    """Torchlib's rule is wrong on the negative half of the first axis."""
     height, width = op.Abs(y), op.Abs(x)
     infinite = number(math.inf, x)
     are_infinite = op.And(op.Equal(height, infinite), op.Equal(width, infinite))
@@ -68,14 +65,84 @@ def copysignnumber(x: Any, sign: float) -> Any:
     return copysign(x, number(float(sign), x))
 
 
+@rule("aten::sign", "aten::sgn")
+def sign(x: Any) -> Any:
+    """NaN has none, in torch."""
+    if x.dtype == ir.DataType.BOOL:
+        return op.Identity(x)
+    found = op.Sign(x)
+    return op.Where(op.IsNaN(x), number(0.0, x), found) if x.dtype.is_floating_point() else found
+
+
+@rule("aten::angle")
+def angle(x: Any) -> Any:
+    """Half a turn for what is negative; that of NaN is NaN."""
+    if not x.dtype.is_floating_point():
+        x = op.Cast(x, to=ir.DataType.FLOAT)
+    zero = number(0.0, x)
+    return op.Where(op.Less(x, zero), number(math.pi, x), op.Where(op.IsNaN(x), x, zero))
+
+
+@rule("aten::heaviside")
+def step_function(x: Any, values: Any) -> Any:
+    zero = number(0, x)
+    return op.Where(op.Equal(x, zero), values, op.CastLike(op.Greater(x, zero), x))
+
+
+@rule("aten::log_sigmoid")
+def log_sigmoid(x: Any) -> Any:
+    """Not the logarithm of what is zero below -100."""
+    rest = op.Log(op.Add(op.Exp(op.Neg(op.Abs(x))), number(1.0, x)))
+    return op.Sub(op.Min(x, number(0.0, x)), rest)
+
+
 @rule("aten::hypot")
 def hypot(x: Any, y: Any) -> Any:
-    return op.Sqrt(op.Add(op.Mul(x, x), op.Mul(y, y)))
+    """Scaled by the larger operand, whose square may overflow."""
+    larger, smaller = op.Max(op.Abs(x), op.Abs(y)), op.Min(op.Abs(x), op.Abs(y))
+    one = number(1.0, x)
+    ratio = op.Where(op.Equal(larger, smaller), one, op.Div(smaller, larger))
+    return op.Mul(larger, op.Sqrt(op.Add(one, op.Mul(ratio, ratio))))
+
+
+@rule("aten::logaddexp")
+def log_add_exp(x: Any, y: Any) -> Any:
+    """Relative to the larger operand, whose exponential may overflow."""
+    distance = op.Where(op.Equal(x, y), number(0.0, x), op.Abs(op.Sub(x, y)))
+    return op.Add(op.Max(x, y), op.Log(op.Add(number(1.0, x), op.Exp(op.Neg(distance)))))
+
+
+@rule("aten::logaddexp2")
+def log_add_exp2(x: Any, y: Any) -> Any:
+    factor = number(math.log(2), x)
+    return op.Div(log_add_exp(op.Mul(x, factor), op.Mul(y, factor)), factor)
+
+
+_SMALL = 0.01
+"""Below this, ``1 + x`` loses so many digits of ``x`` that a short series is more accurate."""
+
+
+@rule("aten::log1p")
+def log1p(x: Any) -> Any:
+    one = number(1.0, x)
+    series = number(1 / 5, x)
+    for divisor in (4, 3, 2, 1):
+        series = op.Sub(number(1 / divisor, x), op.Mul(x, series))
+    return op.Where(op.Less(op.Abs(x), number(_SMALL, x)), op.Mul(x, series), op.Log(op.Add(one, x)))
+
+
+@rule("aten::expm1")
+def expm1(x: Any) -> Any:
+    one = number(1.0, x)
+    series = one
+    for divisor in (5, 4, 3, 2):
+        series = op.Add(one, op.Mul(op.Mul(x, number(1 / divisor, x)), series))
+    return op.Where(op.Less(op.Abs(x), number(_SMALL, x)), op.Mul(x, series), op.Sub(op.Exp(x), one))
 
 
 @rule("aten::pow.Scalar")
 def power_of_number(base: float, exponent: Any) -> Any:
-    # onnxruntime forgets the dimensions of an exponent of one element, if the base has none.
+    # onnxruntime drops the dimensions of an exponent of one element, if the base has none.
     full = np.full([1] * len(exponent.shape), base, dtype=exponent.dtype.numpy())
     return op.Pow(op.Constant(value=ir.tensor(full)), exponent)
 
@@ -88,7 +155,7 @@ def pairwise_distance(x: Any, y: Any, p: float, compute_mode: int | None = None)
 
 @rule("aten::_pdist_forward")
 def own_distances(x: Any, p: float = 2.0) -> Any:
-    """Between each row and every later one."""
+    """Distances between each row and every later one."""
     count = static_size(x, 0, "Distances between rows")
     if count == 1:
         return op.ConstantOfShape(integers(0), value=ir.tensor([0], dtype=x.dtype))
@@ -114,7 +181,7 @@ def _norm(difference: Any, p: float) -> Any:
 
 
 _END = 2**62
-"""Beyond the last element, whatever the size."""
+"""Past the last element, whatever the size."""
 
 
 @rule("aten::__and__.Tensor", "aten::bitwise_and.Tensor", "aten::bitwise_and.Scalar", "aten::__and__.Scalar")
@@ -155,9 +222,25 @@ def squeeze_dims(x: Any, dims: Sequence[int]) -> Any:
 
 @rule("aten::copy")
 def copy(x: Any, source: Any, non_blocking: bool = False) -> Any:
-    """The source in the shape and type of what it is copied to; torchlib forgets the shape."""
+    """The source in the shape and type of the target; torchlib ignores the shape."""
     cast = source if source.dtype == x.dtype else op.CastLike(source, x)
     return op.Identity(cast) if list(source.shape) == list(x.shape) else op.Expand(cast, op.Shape(x))
+
+
+def _window_rule(make: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """Windows are constants: tracing specializes their length. ONNX's Hamming window has 25/46 in place of 0.54."""
+
+    def window(length: int, *options: Any, dtype: int = -1, **_: Any) -> Any:
+        data_type = ir.DataType.FLOAT if dtype in (-1, None) else ir.DataType(dtype)
+        return op.Constant(value=TorchWeight(make(length, *options, dtype=dtype_of(data_type)), "window"))
+
+    return window
+
+
+for _name in ("bartlett", "blackman", "hamming", "hann", "kaiser"):
+    _make = getattr(torch, f"{_name}_window")
+    _overloads = ("", ".periodic", ".periodic_alpha", ".periodic_alpha_beta", ".beta")
+    rule(*(f"aten::{_name}_window{_overload}" for _overload in _overloads))(_window_rule(_make))
 
 
 @rule("aten::repeat_interleave.Tensor")
@@ -167,7 +250,7 @@ def repeat_interleave(repeats: Any, *, output_size: int | None = None) -> Any:
 
 @rule("aten::pad")
 def pad(x: Any, pads: Sequence[Any], mode: str = "constant", value: float | None = None) -> Any:
-    """Torchlib's, but for the mode that onnxruntime has no kernel for."""
+    """Torchlib's rule, except for the mode that onnxruntime has no kernel for."""
     if mode != "circular":
         return nn.aten_pad(x, pads, mode, value)
     for axis, (before, after) in enumerate(zip(pads[-2::-2], pads[::-2], strict=True), start=-len(pads) // 2):
@@ -180,30 +263,41 @@ def pad(x: Any, pads: Sequence[Any], mode: str = "constant", value: float | None
 
 @rule("aten::arange.start_step")
 def arange(start: Any, end: Any, step: Any = 1, *, dtype: int = -1, **_: Any) -> Any:
-    """Torchlib's, but for fractions, which torch counts in double precision and ONNX in single."""
+    """Torchlib's rule, except for fractions, which torch computes in double precision and ONNX in single."""
     numbers = (start, end, step)
     if any(isinstance(number, ir.Value) for number in numbers) or all(isinstance(number, int) for number in numbers):
         return core.aten_arange_start_step(start, end, step, dtype)
     given = None if dtype == -1 else dtype_of(ir.DataType(dtype))
-    return op.Constant(value=ir.tensor(torch.arange(start, end, step, dtype=given).numpy()))
+    return op.Constant(value=TorchWeight(torch.arange(start, end, step, dtype=given), "arange"))
 
 
 @rule("aten::_upsample_bilinear2d_aa")
-def smooth_resize(x: Any, output_size: Sequence[Any], align_corners: bool, *scales: float | None) -> Any:
-    """Torchlib's; with corners aligned, which ONNX knows not how to smooth, one matrix for rows and one for columns."""
+def smooth_linear_resize(x: Any, output_size: Sequence[Any], align_corners: bool, *scales: float | None) -> Any:
+    """Torchlib's, as long as corners are not aligned."""
     if not align_corners:
         return nn.aten__upsample_bilinear2d_aa(x, output_size, align_corners, *scales)
+    return _smooth_resize(x, output_size, torch.ops.aten._upsample_bilinear2d_aa)
+
+
+@rule("aten::_upsample_bicubic2d_aa")
+def smooth_cubic_resize(x: Any, output_size: Sequence[Any], align_corners: bool, *scales: float | None) -> Any:
+    """Torchlib's, as long as corners are not aligned."""
+    if not align_corners:
+        return nn.aten__upsample_bicubic2d_aa(x, output_size, align_corners, *scales)
+    return _smooth_resize(x, output_size, torch.ops.aten._upsample_bicubic2d_aa)
+
+
+def _smooth_resize(x: Any, output_size: Sequence[Any], resize: Callable[..., torch.Tensor]) -> Any:
+    """With corners aligned, which ONNX knows not how to smooth: one matrix for rows and one for columns."""
     height, width = (static_size(x, axis, "Smooth resizing with corners aligned") for axis in (-2, -1))
-    rows, columns = _resizing(height, output_size[0]), _resizing(width, output_size[1])
+    rows, columns = _resizing(height, output_size[0], resize), _resizing(width, output_size[1], resize)
     return op.MatMul(op.MatMul(op.CastLike(_matrix(rows), x), x), op.CastLike(_matrix(columns.T), x))
 
 
-def _resizing(size: int, wanted: int) -> torch.Tensor:
+def _resizing(size: int, wanted: int, resize: Callable[..., torch.Tensor]) -> torch.Tensor:
     """How each new element is mixed of the old ones: what torch makes of one old element at a time."""
     ones = torch.eye(size)[None, None]
-    resized = torch.ops.aten._upsample_bilinear2d_aa(ones, [wanted, size], align_corners=True)
-    matrix: torch.Tensor = resized[0, 0]
-    return matrix
+    return resize(ones, [wanted, size], align_corners=True)[0, 0]
 
 
 def _matrix(values: torch.Tensor) -> Any:
@@ -239,22 +333,24 @@ def affine_grid(theta: Any, size: Any, align_corners: bool) -> Any:
 
 
 @rule(
+    "aten::_assert_async",
     "aten::_assert_async.msg",
     "aten::_assert_scalar",
     "aten::_assert_tensor_metadata",
+    "aten::_linalg_check_errors",
     "aten::sym_constrain_range",
     "aten::sym_constrain_range_for_size",
 )
 def nothing(*_: Any, **__: Any) -> None:
-    """Checks have no form in ONNX."""
+    """Checks have no equivalent in ONNX."""
 
 
 @rule("aten::randperm")
 def permutation(n: Any, *, dtype: int = -1, **_: Any) -> Any:
-    """The order that sorts random numbers."""
+    """The argsort of random numbers."""
     count = op.Reshape(integer(n) if isinstance(n, int) else n, integers(-1))
     zeros = op.ConstantOfShape(count, value=ir.tensor([0.0], dtype=ir.DataType.DOUBLE))
-    # In double precision two equal draws, which would favour the first, hardly come up.
+    # In double precision, equal draws, which would favour the first, are very unlikely.
     _, order = op.TopK(op.RandomUniformLike(zeros), count)
     return order if dtype in (-1, ir.DataType.INT64) else op.Cast(order, to=dtype)
 
@@ -275,6 +371,6 @@ def leaky_relu_of_random_slope(
 
 @rule("aten::empty_permuted")
 def empty_permuted(size: Any, physical_layout: Any, *, dtype: int = -1, **_: Any) -> Any:
-    """What is in it nobody may rely on: zeros."""
+    """The content is undefined: zeros."""
     data_type = ir.DataType.FLOAT if dtype == -1 else ir.DataType(dtype)
     return op.ConstantOfShape(size, value=ir.tensor([0], dtype=data_type))

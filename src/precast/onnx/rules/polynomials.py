@@ -1,16 +1,15 @@
-"""Orthogonal polynomials whose degree is a tensor: their recurrence, as many steps as the highest degree asks for.
+"""Orthogonal polynomials whose degree is a tensor: their recurrence, up to the highest degree.
 
 Before: ``special_legendre_polynomial_p(x, n)``
-After:  a ``Loop`` over the degrees that keeps two neighbours, and of each degree the elements that asked for it
+After:  a ``Loop`` over the degrees that keeps two neighbours, and stores each degree for the elements that need it
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-from onnxscript import evaluator
 
-from precast.onnx.recorder import RecordedValue, Recorder
+from precast.onnx.rules.loops import loop
 from precast.onnx.rules.opsets import op
 from precast.onnx.rules.registry import rule
 
@@ -25,7 +24,7 @@ def _number(value: float) -> Any:
 
 
 def _evaluate(x: Any, degrees: Any, first: Callable[[Any], Any], following: Next) -> Any:
-    """The polynomials in double precision; of negative degree, 0."""
+    """The polynomials in double precision; 0 for negative degrees."""
     data_type = x.dtype if isinstance(x, ir.Value) else degrees.dtype
     x, degrees = (_as_double(value) for value in (x, degrees))
     shape = op.Shape(op.Add(x, degrees))
@@ -44,20 +43,12 @@ def _as_double(value: Any) -> Any:
 
 
 def _loop(x: Any, degrees: Any, count: Any, start: list[Any], following: Next) -> Any:
-    outer = evaluator.default()
-    assert isinstance(outer, Recorder), "rules run while a graph is recorded"
-    step = RecordedValue(type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
-    goes_on = RecordedValue(type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
-    before, latest, found = (RecordedValue(type=ir.TensorType(_DOUBLE)) for _ in start)
-    inner = Recorder()
-    with evaluator.default_as(inner):
-        degree = op.Add(op.Cast(step, to=_DOUBLE), _number(1.0))
+    def step(number: Any, before: Any, latest: Any, found: Any) -> list[Any]:
+        degree = op.Add(op.Cast(number, to=_DOUBLE), _number(1.0))
         new = following(x, degree, latest, before)
-        chosen = op.Where(op.Equal(degrees, op.Add(degree, _number(1.0))), new, found)
-        results = [inner.call("Identity", value)[0] for value in (goes_on, latest, new, chosen)]
-    body = ir.Graph([step, goes_on, before, latest, found], results, nodes=inner.take_nodes(), name="degrees")
-    always = op.Constant(value=ir.tensor(True))
-    return outer.call("Loop", count, always, *start, outputs=3, body=body)[2]
+        return [latest, new, op.Where(op.Equal(degrees, op.Add(degree, _number(1.0))), new, found)]
+
+    return loop(step, count, start)[2]
 
 
 def _twice(x: Any) -> Any:
@@ -103,7 +94,7 @@ _FAMILIES: dict[str, tuple[Callable[[Any], Any], Next]] = {
 
 
 def _shifted(first: Callable[[Any], Any], following: Next) -> tuple[Callable[[Any], Any], Next]:
-    """The same over 0 to 1 in place of -1 to 1."""
+    """The same over 0 to 1 instead of -1 to 1."""
     move = _plus(-1)
     return (lambda x: first(move(x))), (lambda x, degree, latest, before: following(move(x), degree, latest, before))
 

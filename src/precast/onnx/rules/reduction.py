@@ -1,12 +1,12 @@
 """Reductions and pooling.
 
-Variance and its kin in the form that layer normalization is recognized by; norms.
+Variance and its relatives in the form that fusion of layer normalization recognizes; norms.
 
 Pooling that torchlib lacks or gets wrong.
 """
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from onnxscript.function_libs.torch_lib.ops import linalg
 from onnxscript.function_libs.torch_lib.ops import nn as torchlib
 
 from precast.onnx.rules.opsets import integers, op, op23
+from precast.onnx.rules.ordering import extreme, place_of_extreme
 from precast.onnx.rules.registry import rule, static_size
 
 
@@ -33,7 +34,7 @@ def _variance(x: Any, dim: Sequence[int] | int | None, correction: float, keepdi
 
 
 def _correcting(x: Any, axes: Sequence[int], correction: float) -> Any:
-    """What turns a mean of squares into a sum divided by less than their number."""
+    """The factor that turns a mean of squares into a sum divided by the corrected count."""
     sizes = [x.shape[axis] for axis in axes]
     if all(isinstance(size, int) for size in sizes):
         count = prod(sizes)
@@ -94,8 +95,12 @@ def std(x: Any, dim: Any = None, correction: float | None = None, keepdim: bool 
 
 @rule("aten::linalg_vector_norm")
 def vector_norm(x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False, *, dtype: int = -1) -> Any:
-    """Torchlib's, of a tensor with the dimensions that it loses: of scalars, and where all are reduced but kept."""
+    """Torchlib's rule, plus the dimensions it drops: of scalars, and where all are reduced but kept."""
     rank = len(x.shape)
+    if rank and abs(ord) == inf:
+        reduce = op.ReduceMax if ord > 0 else op.ReduceMin
+        size = op.Abs(x if dtype in (-1, None) else op.Cast(x, to=dtype))
+        return extreme(size, reduce, [dim] if isinstance(dim, int) else dim or (), keepdim)
     if rank and dim is not None:
         return linalg.aten_linalg_vector_norm(x, ord, dim, keepdim, dtype)
     norm = linalg.aten_linalg_vector_norm(op.Reshape(x, integers(-1)), ord, [0], False, dtype)
@@ -110,7 +115,7 @@ def vector_norm(x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False
     "aten::_adaptive_avg_pool3d",
 )
 def adaptive_average_pool(x: Any, output_size: Sequence[int]) -> Any:
-    """One mean along all pooled dimensions where one element is left; else one matrix for each of them."""
+    """One mean over all pooled dimensions if one element remains; otherwise one matrix for each dimension."""
     axes = list(range(-len(output_size), 0))
     if all(size == 1 for size in output_size):
         return op.ReduceMean(x, axes, keepdims=1)
@@ -147,19 +152,31 @@ def average_pool_2d(
 ) -> Any:
     if divisor_override is None:
         return torchlib.aten_avg_pool2d(x, kernel_size, stride, padding, ceil_mode, count_include_pad)
-    # Every window is divided by the same number, which can be exchanged.
+    sizes, strides, pads = _pair(kernel_size), _pair(stride or kernel_size), _pair(padding)
     batched = x if len(x.shape) == 4 else op.Unsqueeze(x, [0])
     mean = op.AveragePool(
-        batched,
-        kernel_shape=_pair(kernel_size),
-        strides=_pair(stride or kernel_size),
-        pads=_pair(padding) * 2,
-        ceil_mode=int(ceil_mode),
-        count_include_pad=1,
+        batched, kernel_shape=sizes, strides=strides, pads=pads * 2, ceil_mode=int(ceil_mode), count_include_pad=1
     )
-    area = _pair(kernel_size)[0] * _pair(kernel_size)[1]
-    scaled = op.Mul(mean, op.Constant(value=ir.tensor(area / divisor_override, dtype=x.dtype)))
+    # What a mean was divided by is known, and can be exchanged.
+    if ceil_mode:
+        rows, columns = (
+            _counted(static_size(x, axis - 2, "Average pooling with a divisor, rounded up"), *each)
+            for axis, each in enumerate(zip(sizes, strides, pads, strict=True))
+        )
+        area = rows[:, None] * columns
+    else:
+        area = np.array(float(sizes[0] * sizes[1]))
+    scaled = op.Mul(mean, op.Constant(value=ir.tensor((area / divisor_override).astype(x.dtype.numpy()))))
     return scaled if len(x.shape) == 4 else op.Squeeze(scaled, [0])
+
+
+def _counted(size: int, kernel: int, stride: int, pad: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """How many elements each window holds, those of the padding too; the last one may reach beyond."""
+    windows = -(-(size + 2 * pad - kernel) // stride) + 1
+    if (windows - 1) * stride >= size + pad:
+        windows -= 1
+    starts = np.arange(windows) * stride - pad
+    return (np.minimum(starts + kernel, size + pad) - starts).astype(np.float64)
 
 
 def _pair(sizes: Sequence[int]) -> list[int]:
@@ -168,7 +185,7 @@ def _pair(sizes: Sequence[int]) -> list[int]:
 
 @rule("aten::adaptive_max_pool1d", "aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d")
 def adaptive_max_pool(x: Any, output_size: Sequence[int]) -> Any:
-    """The largest element of each window, and its flat place in the pooled dimensions."""
+    """The maximum of each window, and its flat index in the pooled dimensions."""
     rank = len(output_size)
     outer = op.Shape(x, end=-rank)
     if all(size == 1 for size in output_size):
@@ -179,20 +196,20 @@ def adaptive_max_pool(x: Any, output_size: Sequence[int]) -> Any:
         flat = op.Reshape(x, op.Concat(outer, integers(-1), axis=0))
         windows = op.Gather(flat, op.Constant(value=ir.tensor(table)), axis=-1)
         places = op.Expand(op.Constant(value=ir.tensor(table)), op.Shape(windows))
-    best = op.ArgMax(windows, axis=-1, keepdims=1)
+    best = place_of_extreme(windows, op.ArgMax, -1, keepdim=True)
     indices = best if places is None else op.GatherElements(places, best, axis=-1)
-    return op.ReduceMax(windows, integers(-1), keepdims=0), op.Squeeze(indices, integers(-1))
+    return extreme(windows, op.ReduceMax, [-1]), op.Squeeze(indices, integers(-1))
 
 
 def _windows(sizes: Sequence[int], output_size: Sequence[int]) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Flat places of each window's elements; shorter windows have their last element again and again."""
+    """Flat indices of each window's elements; shorter windows repeat their last element."""
     rank = len(sizes)
     places = np.zeros([1] * 2 * rank, dtype=np.int64)
     for axis, (total, count) in enumerate(zip(sizes, output_size, strict=True)):
         bounds = [(window * total // count, -(-(window + 1) * total // count)) for window in range(count)]
         longest = max(stop - start for start, stop in bounds)
         along = np.array([[min(start + step, stop - 1) for step in range(longest)] for start, stop in bounds])
-        # Windows are the first axes, the elements in them the last ones.
+        # Windows are the first axes, their elements the last ones.
         shape = [1] * 2 * rank
         shape[axis], shape[rank + axis] = count, longest
         places = places + along.reshape(shape) * int(np.prod(sizes[axis + 1 :]))
@@ -201,7 +218,7 @@ def _windows(sizes: Sequence[int], output_size: Sequence[int]) -> "np.ndarray[An
 
 @rule("aten::rms_norm", since=23)
 def rms_norm(x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Any:
-    """Older opsets take it apart; sums are in float32 at least, whose precision is the default of ``eps``."""
+    """Older opsets decompose it; sums are in float32 at least, whose precision is the default of ``eps``."""
     if weight is None:
         weight = op.ConstantOfShape(integers(*normalized_shape), value=ir.tensor([1.0], dtype=x.dtype))
     precise = np.float64 if x.dtype == ir.DataType.DOUBLE else np.float32

@@ -1,4 +1,4 @@
-"""Which function translates which operator: ours first, then onnxscript's torchlib; the user's before all.
+"""The table of rules: ours first, then onnxscript's torchlib; the user's take precedence over both.
 
 A rule is a function over ONNX values and Python constants that calls onnxscript's ops. Ours are added with one
 decorator in the file of their family:
@@ -7,15 +7,15 @@ decorator in the file of their family:
     def relu(x: Value) -> Value:
         return op.Relu(x)
 
-How operators on complex tensors are translated, whose numbers travel as pairs along a last dimension.
+Complex tensors are represented as pairs along a last dimension.
 
 Before: ``mul(c64[3], f32[3])``                          ``unsqueeze(c64[3], 0)``
 After:  ``mul(pairs, Concat(x, zeros))``, a complex rule  ``Concat(unsqueeze(real parts), unsqueeze(imaginary parts))``
 
-Elementwise operators get all operands as pairs. Operators that only move numbers work on the parts one by one. Those
-that make tensors out of nothing, and casts, get an imaginary part of zeros.
+Elementwise operators get all operands as pairs. Operators that only move numbers are applied to each part. Factory
+functions and casts get an imaginary part of zeros.
 
-Sizes that a rule must know when the model is written.
+Also reads sizes that a rule must know at export.
 """
 
 import math
@@ -42,7 +42,7 @@ MOVERS = {
     _aten.split_with_sizes, _aten.squeeze, _aten.to, _aten._to_copy, _aten.unbind, _aten.unflatten, _aten.unsqueeze,
     _aten.where,
 }  # fmt: skip
-"""They give numbers of their operands, and compute nothing."""
+"""They only move elements of their operands, and compute nothing."""
 _MAKERS = {
     _aten.to, _aten._to_copy, _aten.empty, _aten.full, _aten.new_empty, _aten.new_ones, _aten.new_zeros, _aten.ones,
     _aten.zeros,
@@ -50,18 +50,18 @@ _MAKERS = {
 
 
 def is_complex(node: fx.Node) -> bool:
-    """Whether a node gives a complex tensor."""
+    """Whether a node returns a complex tensor."""
     value = value_of(node) if has_value(node) else None
     return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def takes_complex(node: fx.Node) -> bool:
-    """Whether an operator gets a complex tensor or number."""
+    """Whether an operator takes a complex tensor or number."""
     return any(map(is_complex, node.all_input_nodes)) or any(isinstance(argument, complex) for argument in node.args)
 
 
 def lacks_imaginary_part(node: fx.Node) -> bool:
-    """Whether the rule of an operator gives the real part alone of its complex result."""
+    """Whether an operator's rule returns only the real part of its complex result."""
     packet = getattr(node.target, "overloadpacket", None)
     return packet in _MAKERS and is_complex(node) and not takes_complex(node)
 
@@ -88,17 +88,17 @@ Translations = Mapping[Any, Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Rule:
-    """How one operator is translated, and whose work the translation is."""
+    """The translation of one operator, and its source."""
 
     function: Callable[..., Any] = field(repr=False)
     source: str
     name: str
     since: int = 18
     is_by_parts: bool = False
-    """Whether it is for real tensors, and applied to the real and the imaginary parts one by one."""
+    """Whether it is for real tensors, and applied to the real and the imaginary part separately."""
 
 
-# Rules of torchlib that are not used, and what was seen; the operators are decomposed instead where that is possible.
+# Rules of torchlib that are not used, with the reason; the operators are decomposed instead, if possible.
 _DISTRUSTED = {
     "aten::_native_batch_norm_legit_functional": "ignores that it is training: normalizes with the running statistics",
     "aten::_native_batch_norm_legit": "not tried: its sibling above ignores training",
@@ -112,9 +112,9 @@ _ours_on_complex: dict[tuple[str, int], Rule] = {}
 
 
 def rule(*names: str, since: int = 18, is_complex: bool = False) -> Callable[[_Function], _Function]:
-    """Register a translation for operators by name, for opset ``since`` and newer; there can be only one of each.
+    """Register a translation for operators by name, for opset ``since`` and newer; a second one is an error.
 
-    Operators that get a complex tensor have rules of their own.
+    Operators on complex tensors have rules of their own.
     """
     table = _ours_on_complex if is_complex else _ours
 
@@ -141,7 +141,7 @@ def operator_name(target: object) -> str:
 
 @dataclass(frozen=True)
 class RuleTable:
-    """The rules that hold for one export."""
+    """The rules of one export."""
 
     opset: int
     custom: Translations = field(default_factory=dict)
@@ -156,19 +156,22 @@ class RuleTable:
                 )
 
     def find(self, target: object, *, is_complex: bool = False) -> Rule | None:
-        """The translation of an operator, or ``None``."""
+        """The rule of an operator, or ``None``."""
         function = self.custom.get(target) or self.custom.get(getattr(target, "overloadpacket", None))
         if function is not None:
             return Rule(function, "custom", getattr(function, "__name__", str(function)))
         name = operator_name(target)
         found = self._newest(name, is_complex=is_complex) or _from_torchlib(name, is_complex=is_complex)
+        if found is None and "_copy" in name and torch.Tag.view_copy in getattr(target, "tags", ()):
+            # ONNX has only values: the copy of a view is the view.
+            found = self.find(_overload(name.replace("_copy", "", 1)), is_complex=is_complex)
         if found is None and is_complex and getattr(target, "overloadpacket", None) in MOVERS:
             real = self.find(target)
             return None if real is None else replace(real, is_by_parts=True)
         return found
 
     def opset_for(self, target: object) -> int | None:
-        """The first newer opset that has a translation for an operator which this one cannot say."""
+        """The first newer opset with a rule for an operator that has none in this one."""
         name = operator_name(target)
         later = [since for (known, since) in _ours if known == name and since > self.opset]
         return min(later, default=None)
@@ -179,7 +182,7 @@ class RuleTable:
         return max(fitting, key=lambda found: found.since, default=None)
 
     def overloads(self) -> Iterator[torch._ops.OpOverload]:
-        """Every overload of an installed operator that has a translation."""
+        """Every overload of an installed operator that has a rule."""
         names = {name for name, since in _ours if since <= self.opset}
         for name in names | (set(torchlib) - set(_DISTRUSTED)):
             found = _overload(name)
@@ -202,7 +205,7 @@ def _from_torchlib(name: str, *, is_complex: bool) -> Rule | None:
 def _overload(name: str) -> torch._ops.OpOverload | None:
     qualified, _, overload = name.partition(".")
     namespace, _, short = qualified.partition("::")
-    # Some overloads exist for TorchScript alone.
+    # Some overloads exist only for TorchScript.
     if name not in _dispatched():
         return None
     found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")
@@ -215,7 +218,7 @@ def _dispatched() -> frozenset[str]:
 
 
 def static_size(x: Any, axis: int, what: str) -> int:
-    """The size along an axis; where it may change, an error says that ``what`` needs it."""
+    """The static size along an axis; if it is dynamic, the error says that ``what`` needs it."""
     size = x.shape[axis] if x.shape is not None else None
     if not isinstance(size, int):
         raise OnnxError(

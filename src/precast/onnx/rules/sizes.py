@@ -1,8 +1,8 @@
-"""Sizes, and cutting tensors by them.
+"""Sizes, and splitting tensors.
 
-Arithmetic on sizes: symbolic integers are scalars of int64, symbolic floats scalars of float64.
+Arithmetic on sizes: symbolic integers are int64 scalars, symbolic floats are float64 scalars.
 
-Operators that cut a tensor into several: ``Split`` nodes, whose results need no sequence value.
+Operators that split a tensor into several: ``Split`` nodes, whose results need no sequence value.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def _is_float(value: Any) -> bool:
 
 
 def _alike(x: Any, y: Any) -> tuple[Any, Any]:
-    """Both as floats where one is."""
+    """Both as floats if one is."""
     if _is_float(x) or _is_float(y):
         return _as(x, _FLOAT), _as(y, _FLOAT)
     return x, y
@@ -59,7 +59,7 @@ def floordiv(x: Any, y: Any) -> Any:
     x, y = _alike(x, y)
     if _is_float(x):
         return op.Floor(op.Div(x, y))
-    # ONNX divides towards zero, Python towards minus infinity; what is left after the remainder divides evenly.
+    # ONNX rounds towards zero, Python towards minus infinity; without the remainder the division is exact.
     return op.Div(op.Sub(x, op.Mod(x, y)), y)
 
 
@@ -184,7 +184,7 @@ def sym_size(x: Any, dim: int) -> Any:
 
 @rule("operator::getitem")
 def item_of_sequence(sequence: Any, position: int) -> Any:
-    """Of a sequence value; the items of tuples are found without a rule."""
+    """An item of a sequence value; items of tuples need no rule."""
     return op.SequenceAt(sequence, position)
 
 
@@ -195,7 +195,7 @@ def _split(x: Any, sizes: Sequence[Any], dim: int) -> tuple[Any, ...]:
         lengths = op.Constant(value_ints=list(sizes))
     else:
         lengths = op.Concat(*[_as_vector(size) for size in sizes], axis=0)
-    # Only one of the two may be in the file: the number of results is what recording needs to know.
+    # Only one of the two may be in the file, but recording needs the number of results.
     results = op.Split(x, lengths, axis=dim, num_outputs=len(sizes))
     results[0].producer().attributes.pop("num_outputs")
     return tuple(results)

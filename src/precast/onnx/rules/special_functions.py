@@ -1,6 +1,6 @@
-"""Special functions, by series and rational approximations that are good to single precision.
+"""Special functions, by series and rational approximations with single-precision accuracy.
 
-They compute in double precision, so that the result is as good as a float can say.
+They compute in double precision, so that float results are as precise as possible.
 """
 
 import math
@@ -23,9 +23,9 @@ _LANCZOS = (
 # Bernoulli numbers B2, B4, … B14.
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 _SHIFT = 8
-"""From here on the asymptotic series of the digamma function is precise."""
+"""The asymptotic series of the digamma function is precise from here on."""
 _ZETA_TERMS = 12
-"""So many terms of the zeta function are added up before its tail is estimated."""
+"""The number of terms of the zeta function that are summed before its tail is estimated."""
 # Giles' polynomials for the inverse error function: near the middle, and in the tails.
 _ERFINV_MIDDLE = (
     2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
@@ -63,7 +63,7 @@ def _in_double(x: Any) -> Any:
 
 
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
-    """By Horner's rule, from the highest power on."""
+    """By Horner's rule, from the highest power down."""
     result = _double(coefficients[0])
     for coefficient in coefficients[1:]:
         result = op.Add(op.Mul(result, x), _double(coefficient))
@@ -71,7 +71,7 @@ def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
 
 
 def _fraction(x: Any) -> Any:
-    """How far above or below the nearest integer; exactly zero at integers, where trigonometry would not be."""
+    """The distance to the nearest integer, with sign; exactly zero at integers, where trigonometry would not be."""
     return op.Sub(x, op.Round(x))
 
 
@@ -144,7 +144,7 @@ def zeta(s: Any, q: Any) -> Any:
 
 
 def _zeta(s: Any, q: Any) -> Any:
-    """By the formula of Euler and Maclaurin; terms of a negative ``q`` far out are not in it."""
+    """By the Euler-Maclaurin formula; distant terms of a negative ``q`` are omitted."""
     power = op.Neg(s)
     terms = [op.Pow(op.Add(q, _double(float(number))), power) for number in range(_ZETA_TERMS)]
     end = op.Add(q, _double(float(_ZETA_TERMS)))
@@ -179,7 +179,7 @@ def _erfinv(x: Any) -> Any:
 
 @rule("aten::special_ndtri")
 def normal_quantile(x: Any) -> Any:
-    """In the lower half, a rational guess and three steps of Newton's; the upper half mirrors it."""
+    """In the lower half, a rational approximation and three steps of Newton's method; the upper half by symmetry."""
     probability = _in_double(x)
     is_upper = op.Greater(probability, _double(0.5))
     log = op.Log(op.Where(is_upper, op.Sub(_double(1.0), probability), probability))
@@ -187,7 +187,7 @@ def normal_quantile(x: Any) -> Any:
     quantile = op.Sub(op.Div(_polynomial(t, _QUANTILE_ABOVE), _polynomial(t, _QUANTILE_BELOW)), t)
     for _ in range(3):
         reached = _log_ndtr(quantile)
-        # The density over the probability: how fast its logarithm grows.
+        # The density over the probability: the derivative of its logarithm.
         growth = op.Exp(op.Sub(op.Mul(op.Mul(quantile, quantile), _double(-0.5)), reached))
         step = op.Div(op.Sub(reached, log), op.Mul(growth, _double(1 / math.sqrt(2 * _PI))))
         quantile = op.Sub(quantile, step)
@@ -244,7 +244,7 @@ def _scaled_i1(x: Any) -> Any:
 
 
 def _bessel_arguments(x: Any) -> tuple[Any, Any, Any]:
-    """The size, the square of its 3.75th part, and 3.75 over it."""
+    """The absolute value, the square of it over 3.75, and 3.75 over it."""
     size = op.Abs(x)
     part = op.Div(size, _double(3.75))
     return size, op.Mul(part, part), op.Reciprocal(part)

@@ -1,4 +1,4 @@
-// What does not run as native code: graph breaks and calls into torch, each with its line, the reason and a way out.
+// What does not run as native code: graph breaks and eager fallbacks, each with its line, the reason and a fix.
 
 import { card, chip, h } from "./dom.js";
 import { count, plural } from "./format.js";
@@ -24,7 +24,7 @@ export const breaksView = {
   },
 };
 
-// The same operator on the same line is told once.
+// The same operator on the same line is listed once.
 function alike(breaks) {
   const found = new Map();
   for (const each of breaks) {

@@ -1,4 +1,4 @@
-// Code with line numbers, coloured, whose names can be pointed at.
+// Code with line numbers and syntax colours, whose names respond to the pointer.
 
 import { h } from "./dom.js";
 

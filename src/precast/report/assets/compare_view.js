@@ -1,4 +1,4 @@
-// Two reports side by side: what became faster or slower, what came and what went.
+// Two reports side by side: what became faster or slower, what was added and removed.
 
 import { stageTotals } from "./compile_view.js";
 import { card, chip, empty, h, kindOf, table } from "./dom.js";
@@ -12,7 +12,7 @@ export const compareView = {
   isShown: (report, previous) => Boolean(previous),
   render(context, main) {
     const { report, previous } = context;
-    main.append(h("header", {}, h("h1", {}, "Compare"), h("p", {}, `${report.title} (${report.created.slice(0, 16).replace("T", " ")}) against ${previous.title} (${previous.created.slice(0, 16).replace("T", " ")})`)),
+    main.append(h("header", {}, h("h1", {}, "Compare"), h("p", {}, `${report.title} (${report.created.slice(0, 16).replace("T", " ")}) compared with ${previous.title} (${previous.created.slice(0, 16).replace("T", " ")})`)),
       h("div", { class: "cards" },
         h("div", { class: "half" }, card("Numbers", numbers(report, previous))), h("div", { class: "half" }, card("Versions and options", settings(report, previous))),
         card("Steps", steps(report, previous)), h("div", { class: "half" }, card("Operators", operators(report, previous))),
@@ -50,7 +50,7 @@ function settings(report, previous) {
 
 const pairs = (now, before) => [...new Set([...Object.keys(now), ...Object.keys(before)])].map((name) => [name, now[name], before[name]]);
 
-// Steps that do the same in the same place are matched in their order.
+// Steps that do the same in the same place are matched in order.
 function keyed(report) {
   const found = new Map();
   for (const step of report.steps) {

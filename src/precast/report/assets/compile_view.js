@@ -7,7 +7,7 @@ import { tip } from "./pieces.js";
 const STAGE_ROW = 20;
 const WORDS_OF_STAGES = {
   prepare: "capture: a flat function over fake inputs", analyze: "functionalize: what mutates, what aliases", trace_joint: "trace forward and gradients",
-  trace_inference: "trace the forward", native_partition: "partition: what to save", rewrite_graph: "passes over the graph", split_graph: "split into native and torch's",
+  trace_inference: "trace the forward", native_partition: "partition: what to save", rewrite_graph: "rewrite the graph", split_graph: "split into native and torch segments",
   lower_graph: "lower operators to loops", run_loop_passes: "fuse loops", plan: "plan memory", verify_loops: "verify loops", verify_plan: "verify the plan", generate: "generate code",
   build: "build: compile and link C++", "CallParts.assemble": "assemble the call",
 };
@@ -28,7 +28,7 @@ export const compileView = {
   },
 };
 
-// Stages of a thread inside of each other: those that began later and ended earlier.
+// Nest the stages of a thread: inner ones start later and end earlier.
 function nested(stages) {
   const open = [];
   return [...stages].sort((a, b) => a.started - b.started || b.seconds - a.seconds).map((stage) => {
@@ -64,7 +64,7 @@ function timeline(report, shown) {
       for (const stage of own) {
         const wide = Math.max(1, x(stage.started + stage.seconds) - x(stage.started));
         const kind = stage.detail ? "torch" : stage.name === "build" ? "library" : "kernel";
-        const frame = svg("g", { class: "frame", transform: `translate(${x(stage.started)},${top + stage.depth * STAGE_ROW})` }, svg("rect", { width: wide, height: STAGE_ROW - 2, rx: 3, fill: `var(--${kind})`, "fill-opacity": stage.depth ? 0.65 : 0.9 }), wide > 40 && svg("text", { x: 5, y: 13 }, shortened(stage.name, Math.floor((wide - 8) / 6.2))));
+        const frame = svg("g", { class: "frame", transform: `translate(${x(stage.started)},${top + stage.depth * STAGE_ROW})` }, svg("rect", { width: wide, height: STAGE_ROW - 2, rx: 3, fill: `var(--${kind})` }), wide > 40 && svg("text", { x: 5, y: 13 }, shortened(stage.name, Math.floor((wide - 8) / 6.2))));
         frame.addEventListener("mousemove", (event) => shown.show(event, h("b", {}, WORDS_OF_STAGES[stage.name] ?? stage.name), h("div", {}, seconds(stage.seconds)), h("div", { class: "muted" }, [stage.graph, stage.detail].filter(Boolean).join(" · "))));
         frame.addEventListener("mouseleave", () => shown.hide());
         parts.push(frame);

@@ -1,4 +1,4 @@
-// The embedded data, unpacked, with what follows from it.
+// The embedded data, unpacked, with derived values.
 
 export async function unpack(id) {
   const element = document.getElementById(id);
@@ -34,13 +34,13 @@ function graphTitle(graph, graphs) {
 
 export const lineOf = (report, number) => (number === null || number === undefined ? null : report.lines[number]);
 
-// How near a step comes to what the machine can do; null where nothing was measured.
+// How close a step comes to the machine's peak; null if nothing was measured.
 export function roofShare(report, step) {
   if (!report.peak || !step.seconds) return null;
   return Math.max(step.flops / report.peak.flops_a_second, step.moved / report.peak.bytes_a_second) / step.seconds;
 }
 
-// Temporaries alive at each step of a graph, and what else is held, by kind.
+// Live memory at each step of a graph, by kind.
 export const HELD = ["state", "input", "tangent", "passed on", "saved", "gradient", "result", "temporary"];
 
 export function memoryOver(graph) {

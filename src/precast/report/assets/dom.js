@@ -44,7 +44,7 @@ export function empty(text) {
   return h("p", { class: "empty" }, text);
 }
 
-// A table whose head stays; rows are arrays of cells, a cell is text or an element.
+// A table with a sticky head; rows are arrays of cells, a cell is text or an element.
 export function table(head, rows, properties = {}) {
   const cells = (tag, row) => row.map((each, place) =>
     h(tag, { class: head[place].startsWith("#") ? "number" : null, scope: tag === "th" ? "col" : null },

@@ -1,4 +1,4 @@
-// Numbers for people.
+// Numbers for display.
 
 const SPACE = "\u00a0";
 

@@ -1,7 +1,7 @@
-// Where boxes and arrows go. Each unfolded group is laid out by dagre on its own, the innermost first, and then counts
+// Places boxes and arrows. Each unfolded group is laid out by dagre on its own, the innermost first, and then counts
 // as one box of its parent: no layout is large, however large the graph.
 
-import { shortOperator, shortened } from "./format.js";
+import { plural, shortOperator, shortened } from "./format.js";
 
 const HEAD = 26;
 const MOST_ARROWS = 16;
@@ -52,14 +52,14 @@ function sizeOf(item, open, cache) {
 }
 
 export function labelsOf(item) {
-  if (item.isGroup) return [shortened(item.name, 40), shortened([item.kind, `${item.size} nodes`].filter(Boolean).join(" · "), 40)];
+  if (item.isGroup) return [shortened(item.name, 40), shortened([item.kind, plural(item.size, "node")].filter(Boolean).join(" · "), 40)];
   const { node } = item;
   if (node.kind === "input" || node.kind === "constant") return [shortened(node.label || node.name, 36), node.value];
   if (node.kind === "output") return ["output", ""];
   return [shortened(shortOperator(node.operator), 36), shortened(node.value, 36)];
 }
 
-// Edges between children of one group, each once: those of all nodes inside of them.
+// Edges between children of one group, each once: those of all nodes inside them.
 function edgesWithin(graph, tree, group) {
   const found = new Map();
   const childIn = (item) => {
@@ -79,7 +79,7 @@ function edgesWithin(graph, tree, group) {
   return found.values();
 }
 
-// What many read is drawn without arrows: they would hide all others.
+// Nodes with many readers are drawn without arrows, which would hide all others.
 function sourcesOf(graph, tree, node) {
   const isDrawn = (source) => source.users.length <= MOST_ARROWS && !(source.kind === "input" && node.kind === "output");
   return node.inputs.filter((each) => tree.shown.has(each) && isDrawn(graph.nodes[each]));

@@ -1,4 +1,4 @@
-// The nodes of a graph in groups by module; long flat stretches are cut into runs, so that every level stays small.
+// Groups the nodes of a graph by module; long flat stretches are cut into runs, so that every level stays small.
 
 import { fileName } from "./format.js";
 
@@ -28,7 +28,7 @@ function isShown(graph, node, withState) {
   return true;
 }
 
-// A node that no module made (a seed, a constant) is where all that read it are.
+// A node without a module (a seed, a constant) belongs to the common module of its readers.
 function pathsOf(graph, shown) {
   const paths = new Map();
   for (const node of [...graph.nodes].reverse()) {
@@ -114,7 +114,7 @@ export function ancestorsOf(item) {
   return found;
 }
 
-// Groups to unfold first: the outermost, as long as few boxes are in sight.
+// Groups to unfold first: the outermost, as long as few boxes are visible.
 export function unfoldedAtFirst(root, most = 34) {
   const open = new Set([root.id]);
   let waiting = root.children.filter((each) => each.isGroup);

@@ -1,4 +1,4 @@
-// The graph by module: an outline that folds, and a drawing of what is unfolded. Only what is in sight is drawn.
+// The graph by module: an outline with folding, and a drawing of what is unfolded. Only visible parts are drawn.
 
 import { h, kindOf, replaceContent, svg } from "./dom.js";
 import { bytes, count, operations, shortOperator } from "./format.js";
@@ -55,7 +55,7 @@ class GraphPage {
     this.describe(null);
   }
 
-  // Rows of the outline and places of boxes, after something was folded.
+  // Update the rows of the outline and the positions of boxes, after folding.
   refresh() {
     const rows = [];
     const visit = (item, depth) => item.children.forEach((child) => {
@@ -106,7 +106,7 @@ class GraphPage {
     else this.open.add(group.id);
     this.selected = group;
     this.refresh();
-    // What was folded stays under the pointer.
+    // The folded group stays under the pointer.
     const now = this.layout.boxes.find((box) => box.item === group);
     if (anchor && now) this.moveBy(anchor.x + anchor.width / 2 - (now.x + now.width / 2), anchor.y - now.y);
     this.describe(group);
@@ -154,7 +154,7 @@ class GraphPage {
   }
 
   describe(item) {
-    if (!item) return replaceContent(this.detail, h("p", { class: "muted" }, "Choose a box. Arrow keys walk the outline, left and right fold, plus and minus zoom."));
+    if (!item) return replaceContent(this.detail, h("p", { class: "muted" }, "Select a box. Arrow keys move in the outline, left and right fold, plus and minus zoom."));
     if (item.isGroup) {
       return replaceContent(this.detail, h("h3", {}, item.name), h("dl", { class: "facts" },
         h("dt", {}, "Module"), h("dd", {}, item.kind || "–"), h("dt", {}, "Nodes"), h("dd", {}, count(item.size))));

@@ -1,5 +1,5 @@
 // Every kernel and library call: the user's lines, the ATen nodes, the loop program and the generated code, side by side.
-// Pointing at one of them lights up what belongs to it in the others.
+// Pointing at one of them highlights what belongs to it in the others.
 
 import { codeLines, codeView } from "./code.js";
 import { roofShare } from "./data.js";
@@ -40,7 +40,7 @@ class KernelsPage {
         h("section", { class: "pane", style: { width: "264px", flex: "none" } }, h("div", { class: "pane-head" }, this.filter), this.list.element),
         h("section", { class: "pane", style: { flex: 1 } }, this.head, this.columns)));
     this.slowest = Math.max(...context.graph.steps.map((step) => step.seconds), 1e-12);
-    this.fill(context.target === undefined ? undefined : context.graph.steps[Number(context.target)]);
+    this.fill(context.target === undefined ? slowestOf(context.graph.steps) : context.graph.steps[Number(context.target)]);
   }
 
   fill(wanted) {
@@ -52,7 +52,7 @@ class KernelsPage {
     const place = Math.max(0, steps.indexOf(wanted ?? this.step));
     this.list.setItems(steps, steps.length ? place : -1);
     if (steps.length) this.choose(steps[place]);
-    else replaceContent(this.columns, empty("No step fits."));
+    else replaceContent(this.columns, empty("No step matches."));
   }
 
   sort(order, event) {
@@ -81,7 +81,7 @@ class KernelsPage {
     this.context.remember(`${step.graph.place}.${step.number}`);
     this.nodes = step.nodes.map((each) => this.context.graph.nodes[each]);
     this.describe(step);
-    const makers = { source: () => this.source(step), nodes: () => this.aten(step), loops: () => this.code(step.loops, "python", "This step is no loop program."), code: () => this.code(step.code, "cpp", "Torch runs this step.") };
+    const makers = { source: () => this.source(step), nodes: () => this.aten(step), loops: () => this.code(step.loops, "python", "This step is not a loop program."), code: () => this.code(step.code, "cpp", "Torch runs this step.") };
     replaceContent(this.columns, COLUMNS.filter(([id]) => !this.hidden.has(id)).map(([id, text]) =>
       h("section", { class: "pane", "data-column": id, "aria-label": text }, h("div", { class: "pane-head" }, h("h3", {}, text)), h("div", { class: "pane-body", tabindex: 0 }, makers[id]()))));
   }
@@ -127,7 +127,7 @@ class KernelsPage {
     return [this.nodes.map((node) => row(node, false)), inputs.map((node) => row(node, true))];
   }
 
-  // What a node is a view of, which no step computes.
+  // The base of a view, which no step computes.
   rootOf(node) {
     while (node.kind === "operator" && !node.steps.length && node.inputs.length) node = this.context.graph.nodes[node.inputs[0]];
     return node;
@@ -138,14 +138,14 @@ class KernelsPage {
     // Kernels for GPUs are written in Triton.
     const language = this.report.texts[number].includes("@triton.jit") ? "python" : fallback;
     const inputs = this.nodes.flatMap((node) => node.inputs.map((each) => this.context.graph.nodes[each]));
-    // Code reads what a view is of: that belongs to the view here.
+    // Code reads the base of a view: it is highlighted with the view here.
     const families = new Map([...inputs.map((node) => [this.rootOf(node).name, node.name]), ...[...inputs, ...this.nodes].map((node) => [node.name, node.name])]);
     const known = [...families.keys()].sort((a, b) => b.length - a.length);
     const familyOf = (name) => families.get(name) ?? families.get(known.find((each) => name.startsWith(`${each}_`)));
     return codeView(codeLines(this.report.texts[number], { language, familyOf }), { label: "code" });
   }
 
-  // A name lights up its family; a line of source all nodes that come from it; a node its line too.
+  // A name highlights its family; a line of source all nodes that come from it; a node its line too.
   light(target) {
     const at = target?.closest?.("[data-family], [data-line]");
     const families = new Set();
@@ -162,6 +162,11 @@ class KernelsPage {
       element.classList.toggle("lit", isLit);
     }
   }
+}
+
+// The default selection: the most expensive step, in time or, if nothing was timed, in bytes.
+function slowestOf(steps) {
+  return d3.greatest(steps, (step) => step.seconds || step.moved / 1e15);
 }
 
 function dedented(lines) {

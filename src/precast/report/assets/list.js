@@ -1,4 +1,4 @@
-// A list that draws only the rows in sight: thousands of rows stay quick. Arrow keys move, Enter chooses.
+// A virtual list, which draws only visible rows: thousands of rows stay fast. Arrow keys move, Enter selects.
 
 import { h } from "./dom.js";
 
@@ -60,6 +60,8 @@ export function virtualList({ rowHeight, render, onselect, label, role = "listbo
     setItems(next, select = -1) {
       items = next;
       selected = select;
+      // Set its full height before it can be scrolled to a row.
+      spacer.style.height = `${items.length * rowHeight}px`;
       if (select >= 0) reveal(select);
       draw();
     },

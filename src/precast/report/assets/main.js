@@ -1,4 +1,4 @@
-// The frame: what can be looked at, the keys, and the light.
+// The frame: navigation, keyboard shortcuts, and the theme.
 
 import { backwardView } from "./backward_view.js";
 import { breaksView } from "./breaks_view.js";
@@ -38,7 +38,7 @@ class Page {
 
   header() {
     return h("header", { class: "top" }, h("div", { class: "brand" }, brandMark(), "Precast report"),
-      h("div", { class: "title" }, this.report.title, this.previous && h("span", { class: "muted" }, ` against ${this.previous.title}`)), h("div", { class: "grow" }), this.search,
+      h("div", { class: "title" }, this.report.title, this.previous && h("span", { class: "muted" }, ` compared with ${this.previous.title}`)), h("div", { class: "grow" }), this.search,
       h("button", { class: "icon-button", title: "Light or dark (t)", "aria-label": "Light or dark", onclick: () => changeTheme() }, icon("theme")),
       h("button", { class: "icon-button", title: "Keys (?)", "aria-label": "Keys", onclick: () => this.help.showModal() }, icon("help")));
   }
@@ -55,11 +55,11 @@ class Page {
   }
 
   helpDialog() {
-    const keys = [["/", "search"], [`1 … ${this.views.length}`, "go to a section"], ["[ ]", "section before, after"], ["↑ ↓", "walk lists and the outline"], ["← →", "fold and unfold"], ["+ − 0", "zoom in, out, fit"], ["t", "light or dark"], ["?", "these keys"]];
+    const keys = [["/", "search"], [`1 … ${Math.min(9, this.views.length)}`, "go to a section"], ["[ ]", "previous, next section"], ["↑ ↓", "move in lists and the outline"], ["← →", "fold and unfold"], ["+ − 0", "zoom in, out, fit"], ["t", "light or dark"], ["?", "these keys"]];
     return h("dialog", { "aria-label": "Keys", onclick: (event) => event.target === this.help && this.help.close() }, h("h2", {}, "Keys"), h("table", {}, keys.map(([key, text]) => h("tr", {}, h("td", {}, h("kbd", {}, key)), h("td", {}, text)))));
   }
 
-  // The address says what is shown: #kernels/1.27 is step 27 of graph 1.
+  // The address determines the view: #kernels/1.27 is step 27 of graph 1.
   show() {
     const [id, target] = location.hash.slice(1).split("/");
     if (target !== undefined && `${id}/${target}` === this.remembered) return;
@@ -90,7 +90,7 @@ class Page {
     this.show();
   }
 
-  // Notes in the address what was chosen, without showing it anew.
+  // Record the selection in the address, without showing it again.
   remember(target) {
     this.remembered = `${this.view.id}/${target}`;
     history.replaceState(null, "", `#${this.remembered}`);
@@ -121,7 +121,7 @@ function changeTheme() {
   applyTheme(theme);
   try {
     localStorage.setItem("precast-theme", theme);
-  } catch { /* Pages opened from a file may keep nothing. */ }
+  } catch { /* Pages opened from a file may have no storage. */ }
 }
 
 function wantedTheme() {

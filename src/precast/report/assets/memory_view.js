@@ -1,4 +1,4 @@
-// Memory over the step: what lives when, where in the arena, and what the peak is made of.
+// Memory over the steps: lifetimes, places in the arena, and the composition of the peak.
 
 import { HELD, memoryOver, peakOf } from "./data.js";
 import { card, h, replaceContent, svg, table } from "./dom.js";
@@ -24,7 +24,7 @@ class MemoryPage {
     this.rows = memoryOver(this.graph);
     this.peak = peakOf(this.graph);
     this.kinds = HELD.filter((kind) => this.rows.some((row) => row[kind]));
-    // Where parameters are most of it, nothing else could be seen beside them.
+    // If parameters are most of it, nothing else would be visible beside them.
     this.hidden = new Set(this.rows[this.peak.step].state > this.peak.size * 0.6 ? ["state"] : []);
     this.step = this.peak.step;
     this.tip = tip();
@@ -36,7 +36,7 @@ class MemoryPage {
     main.append(
       h("header", {}, h("h1", {}, "Memory"), graphChoice(context), h("p", {}, `The peak is ${bytes(this.peak.size)} in step ${this.peak.step}; temporaries share an arena of ${bytes(arenas)}. Point at a step, or use arrow keys.`)),
       h("div", { class: "cards" },
-        h("div", { class: "two-thirds" }, card("Alive at each step", this.legend, this.area, h("h2", { style: { margin: "14px 0 6px" } }, "The arena: what is where, and when"), this.arena)),
+        h("div", { class: "two-thirds" }, card("Live memory at each step", this.legend, this.area, h("h2", { style: { margin: "14px 0 6px" } }, "The arena: offsets and lifetimes"), this.arena)),
         h("div", { class: "third" }, card(null, this.alive))), this.tip.element);
     this.area.addEventListener("keydown", (event) => this.onkey(event));
     for (const chart of [this.area, this.arena]) {
@@ -84,7 +84,7 @@ class MemoryPage {
     replaceContent(this.alive,
       h("h2", {}, `Step ${this.step}${this.step === this.peak.step ? " · the peak" : ""}`), h("p", { style: { margin: "2px 0 10px" } }, stepLink(this.context, this.graph.steps[this.step])),
       h("dl", { class: "facts", style: { "margin-bottom": "10px" } }, this.kinds.map((kind) => [h("dt", {}, NAMES[kind]), h("dd", { class: "number" }, bytes(row[kind]))]), h("dt", {}, h("b", {}, "together")), h("dd", { class: "number" }, h("b", {}, bytes(total)))),
-      h("h3", { style: { margin: "6px 0" } }, `${count(alive.length)} alive, the largest first`), list);
+      h("h3", { style: { margin: "6px 0" } }, `${count(alive.length)} live, the largest first`), list);
   }
 
   draw() {
@@ -104,7 +104,7 @@ class MemoryPage {
     const kinds = this.kinds.filter((kind) => !this.hidden.has(kind));
     const x = this.scale();
     const height = 186;
-    // Drawn as steps: memory changes between them, not along them.
+    // Drawn as steps: memory changes between them, not within them.
     const rows = [...this.rows, this.rows[this.rows.length - 1] ?? {}];
     const stacked = d3.stack().keys(kinds)(rows);
     const y = d3.scaleLinear([0, d3.max(stacked.flat(), (each) => each[1]) || 1], [height, 8]);
@@ -120,11 +120,12 @@ class MemoryPage {
     const placed = this.graph.buffers.filter((each) => each.offset !== null);
     const size = Math.max(1, ...this.graph.arenas);
     const y = d3.scaleLinear([0, size], [height, 8]);
-    const colours = d3.scaleOrdinal(["var(--temporary)", "var(--library)", "var(--saved)", "var(--input)", "var(--result)", "var(--tangent)"]);
+    // One hue, since all of them are temporaries; shades distinguish neighbours.
+    const shade = (place) => `color-mix(in srgb, var(--temporary) ${[85, 45, 65][place % 3]}%, var(--panel))`;
     this.arenaCross = this.cross(height);
     const boxes = placed.map((each, place) => {
       const width = Math.max(1, x(each.last + 1) - x(each.first) - 0.6);
-      const box = svg("rect", { x: x(each.first), y: y(each.offset + each.size), width, height: Math.max(0.7, y(each.offset) - y(each.offset + each.size)), rx: 2, fill: colours(place % 6), "fill-opacity": 0.7 });
+      const box = svg("rect", { x: x(each.first), y: y(each.offset + each.size), width, height: Math.max(0.7, y(each.offset) - y(each.offset + each.size)), rx: 2, fill: shade(place) });
       box.addEventListener("mousemove", (event) => this.tip.show(event, h("b", { class: "mono" }, each.name), h("div", {}, `${each.value} · ${bytes(each.size)}`), h("div", { class: "muted" }, `steps ${each.first} to ${each.last}, at ${bytes(each.offset)}`)));
       box.addEventListener("mouseleave", () => this.tip.hide());
       return box;

@@ -1,4 +1,4 @@
-// What there is to know at a glance.
+// The most important facts at a glance.
 
 import { peakOf, roofShare } from "./data.js";
 import { bar, card, chip, h, kindOf, table } from "./dom.js";
@@ -53,7 +53,7 @@ function metrics(report) {
     faster && metric("Against eager", `${faster.toFixed(2)}×`, `eager takes ${seconds(timing.eager)}`),
     metric("Steps", count(report.steps.length), `of ${plural(report.graphs.reduce((sum, graph) => sum + graph.nodes.length, 0), "node")}`),
     metric("Peak memory", bytes(peak), `arena ${bytes(arena)}`),
-    report.partitions.length > 0 && metric("Saved for the backward", bytes(saved), `eager's way ${bytes(report.partitions.reduce((sum, each) => sum + each.default_bytes, 0))}`),
+    report.partitions.length > 0 && metric("Saved for the backward", bytes(saved), `as in eager: ${bytes(report.partitions.reduce((sum, each) => sum + each.default_bytes, 0))}`),
     compile > 0 && metric("Compiled in", seconds(compile), plural(report.variants.length, "variant")),
     metric("Not native", count(torch), torch ? "see breaks and fallbacks" : "all of it runs native"));
 }

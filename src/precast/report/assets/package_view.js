@@ -1,4 +1,4 @@
-// What a package holds: entries with their signatures, code for which processors, files and weights.
+// The content of a package: entries with their signatures, code for which processors, files and weights.
 
 import { bar, card, chip, h, table } from "./dom.js";
 import { bytes, count, plural } from "./format.js";
@@ -27,8 +27,8 @@ function entryCard(entry) {
   const tensors = (rows) => table(["Name", "Value"], rows.map((each) => [h("b", { class: "mono" }, each.name), h("code", {}, each.value)]));
   return card(h("span", {}, "Entry ", h("span", { class: "mono" }, entry.name)), h("p", { class: "mono muted", style: { "overflow-wrap": "anywhere", "margin-bottom": "12px" } }, entry.signature),
     h("div", { class: "cards" }, h("div", { class: "third" }, h("h3", {}, "Takes"), tensors(entry.inputs)), h("div", { class: "third" }, h("h3", {}, "Returns"), tensors(entry.outputs)),
-      h("div", { class: "third" }, h("h3", {}, "Sizes"), entry.sizes.length ? h("ul", { class: "mono", style: { margin: "6px 0", "padding-left": "18px" } }, entry.sizes.map((each) => h("li", {}, each))) : h("p", { class: "muted" }, "All sizes are fixed."),
-        h("p", { class: "muted" }, `Reads ${plural(entry.weights, "weight")}, updates ${count(entry.updates.length)}; ${plural(entry.samples, "sample")} to verify it with.`))));
+      h("div", { class: "third" }, h("h3", {}, "Sizes"), entry.sizes.length ? h("ul", { class: "mono", style: { margin: "6px 0", "padding-left": "18px" } }, entry.sizes.map((each) => h("li", {}, each))) : h("p", { class: "muted" }, "All sizes are static."),
+        h("p", { class: "muted" }, `Reads ${plural(entry.weights, "weight")}, updates ${count(entry.updates.length)}; ${plural(entry.samples, "sample")} for verification.`))));
 }
 
 function fileTable(held) {

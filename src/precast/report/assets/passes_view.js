@@ -1,4 +1,4 @@
-// Passes in their order: how long each took, what it took away and what it put in its place.
+// Passes in order: how long each took, and what it removed and added.
 
 import { codeLines, codeView } from "./code.js";
 import { chip, empty, h, replaceContent } from "./dom.js";
@@ -28,7 +28,7 @@ class PassesPage {
       this.onlyChanging = !this.onlyChanging;
       toggle.setAttribute("aria-pressed", this.onlyChanging);
       this.fill();
-    } }, "Only those that changed something");
+    } }, "Only passes that changed something");
     const total = this.report.passes.reduce((sum, each) => sum + each.seconds, 0);
     main.append(h("header", {}, h("h1", {}, "Passes"), toggle, h("p", {}, `${plural(this.report.passes.length, "run")} of passes in ${seconds(total)}`)),
       h("div", { class: "split" }, h("section", { class: "pane", style: { width: "330px", flex: "none" } }, this.list.element), h("section", { class: "pane", style: { flex: 1 } }, this.head, this.changes)));

@@ -1,9 +1,9 @@
-// Small things that several views show.
+// Small elements that several views share.
 
 import { chip, h, replaceContent, table } from "./dom.js";
 import { count, fileName } from "./format.js";
 
-// Which graph is looked at: a row of buttons.
+// The choice of the graph to show: a row of buttons.
 export function graphChoice(context) {
   const { graphs } = context.report;
   if (graphs.length < 2) return null;
@@ -28,7 +28,7 @@ export function legend(entries) {
   return h("div", { class: "legend" }, entries.map(([name, colour]) => h("span", {}, h("i", { style: { background: colour } }), name)));
 }
 
-// A tip beside the pointer; returns what shows and hides it.
+// A tooltip beside the pointer; returns functions that show and hide it.
 export function tip() {
   const element = h("div", { class: "tip", role: "tooltip", hidden: true });
   return {

@@ -1,4 +1,4 @@
-// Where the time goes: a flame chart of one step, by module, and every step against what the machine can do.
+// Where the time goes: a flame chart of one step, by module, and every step against the machine's roofline.
 
 import { roofShare } from "./data.js";
 import { bar, card, chip, h, kindOf, svg, table } from "./dom.js";
@@ -18,7 +18,7 @@ export const timeView = {
     const shown = tip();
     const flame = new FlameChart(report, shown);
     main.append(
-      h("header", {}, h("h1", {}, "Time"), h("p", {}, `${seconds(report.seconds)} in ${count(report.steps.length)} steps, each at its quickest of ${report.timing?.calls ?? 1} calls. Click to zoom, double-click a step to see its code; with the keyboard, arrows move, + and − zoom, 0 shows all.`)),
+      h("header", {}, h("h1", {}, "Time"), h("p", {}, `${seconds(report.seconds)} in ${count(report.steps.length)} steps, each at its fastest of ${report.timing?.calls ?? 1} calls. Click to zoom, double-click a step to see its code; with the keyboard, arrows move, + and − zoom, 0 shows all.`)),
       h("div", { class: "cards" },
         card("Flame chart", flame.element, legend([["kernel", "var(--kernel)"], ["library call", "var(--library)"], ["torch", "var(--torch)"], ["module", "var(--other-soft)"]])),
         h("div", { class: "half" }, card("Against the roofline", roofline(report, shown))),
@@ -28,7 +28,7 @@ export const timeView = {
   },
 };
 
-// Frames of modules around those of steps, side by side in the order of the run.
+// Frames of modules around those of steps, side by side in execution order.
 export function flameFrames(report) {
   const frames = [];
   let start = 0;
@@ -147,7 +147,7 @@ function roofline(report, shown) {
   const roof = [[x.domain()[0], x.domain()[0] * peak.bytes_a_second], [ridge, peak.flops_a_second], [x.domain()[1], peak.flops_a_second]];
   chart.append(svg("path", { class: "roof", d: d3.line((each) => x(each[0]), (each) => y(Math.max(each[1], y.domain()[0])))(roof) }),
     svg("text", { x: width - 14, y: y(peak.flops_a_second) - 7, "text-anchor": "end" }, `${rate(peak.flops_a_second, "FLOP")} · ${rate(peak.bytes_a_second, "B")} · ${peak.threads} thread${peak.threads === 1 ? "" : "s"}`),
-    svg("text", { x: (width + left) / 2, y: height - 4, "text-anchor": "middle" }, "operations a byte moved"), svg("text", { x: left + 8, y: 12 }, "FLOP/s"));
+    svg("text", { x: (width + left) / 2, y: height - 4, "text-anchor": "middle" }, "operations per byte moved"), svg("text", { x: left + 8, y: 12 }, "FLOP/s"));
   for (const { step, x: at, y: reached } of points.sort((a, b) => b.step.seconds - a.step.seconds)) {
     const dot = svg("circle", { class: "dot", cx: x(at), cy: y(reached), r: radius(step.seconds), fill: colour(step.kind), "fill-opacity": 0.75 });
     dot.addEventListener("mousemove", (event) => shown.show(event, h("b", {}, step.title), h("div", {}, `${seconds(step.seconds)} · ${rate(reached, "FLOP")}`), stepFacts(report, step)));
@@ -161,7 +161,7 @@ function roofline(report, shown) {
 function slowSteps(report) {
   const steps = [...report.steps].sort((a, b) => b.seconds - a.seconds).slice(0, 60);
   const element = table(["Step", "#time", "share", "#roofline"], steps.map((step) => [
-    h("a", { href: `#kernels/${step.graph.place}.${step.number}` }, chip(step.kind, kindOf(step.kind)), " ", h("span", { class: "mono" }, shortened(step.title, 40)), h("div", { class: "faint", style: { "font-size": "11.5px" } }, `${step.graph.title} · ${step.module || "top level"}`)),
+    h("a", { href: `#kernels/${step.graph.place}.${step.number}` }, chip(step.kind, kindOf(step.kind)), " ", h("span", { class: "mono" }, shortened(step.title, 40)), h("div", { class: "faint sub", style: { "font-size": "11.5px" } }, `${step.graph.title} · ${step.module || "top level"}`)),
     seconds(step.seconds), [bar(step.seconds / report.seconds, kindOf(step.kind)), " ", percent(step.seconds / report.seconds)], percent(roofShare(report, step) ?? 0)]));
   element.style.setProperty("--table-height", "380px");
   return element;

@@ -1,6 +1,6 @@
-"""From a callable and example inputs to a graph: trees, state, dynamic sizes, and one run on fake tensors.
+"""From a callable and example inputs to a graph: pytrees, state, dynamic sizes, and one run on fake tensors.
 
-Names are imported when first used: a start without a trace needs to know a callable's modules, and nothing else here.
+Names are imported when first used: a warm start, without a trace, needs only ``module_state`` from here.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""Tensors that a branch of control flow made up (``torch.tensor(0)``) become inputs of the branch.
+"""Lifts constants of control-flow branches (``torch.tensor(0)``) to inputs of the branches.
 
 Before: ``cond(p, true_graph, false_graph, (x,))``, where ``true_graph`` reads ``_tensor_constant0``
-After:  ``cond(p, true_graph, false_graph, (x, _tensor_constant0))``, where it is an attribute of the graph around
+After:  ``cond(p, true_graph, false_graph, (x, _tensor_constant0))``, where it is an attribute of the outer graph
 """
 
 import torch
@@ -13,7 +13,7 @@ from precast.trace.fake_inputs import FakeInputs
 
 
 def lift_constants_of_branches(module: fx.GraphModule, fakes: FakeInputs) -> None:
-    """Edit the module and its subgraphs in place: only the outermost graph has tensors for attributes afterwards."""
+    """Edit the module and its subgraphs in place: afterwards, only the outermost graph has tensor attributes."""
     for node in list(module.graph.nodes):
         if not isinstance(node.target, torch._ops.HigherOrderOperator) or node.target._name not in FORMS:
             continue

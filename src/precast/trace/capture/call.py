@@ -1,4 +1,4 @@
-"""One call, taken apart: flat leaves, their tree, the names they get in the graph, and whether they can be traced."""
+"""Flattens and checks a call: its leaves, their tree, and their names in the graph."""
 
 import inspect
 import keyword
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, is_fake
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -24,7 +25,7 @@ _COMPRESSED = {torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.spars
 class FlatCall:
     """The arguments of one call as flat leaves.
 
-    ``names`` are unique identifiers made of the user's argument names; ``paths`` say where each leaf is in the call.
+    ``names`` are identifiers made from the user's argument names; ``paths`` say where each leaf is in the call.
     """
 
     leaves: tuple[Any, ...]
@@ -34,7 +35,7 @@ class FlatCall:
 
 
 def flatten_call(function: Callable[..., Any], args: Any, kwargs: Any, *, checks_leaves: bool = True) -> FlatCall:
-    """Check that the call makes sense, and flatten it."""
+    """Check the call and flatten it."""
     _check_callable(function)
     args, kwargs = _check_arguments(function, args, kwargs)
     with_paths, tree = pytree.tree_flatten_with_path(opened((tuple(args), dict(kwargs))))
@@ -57,7 +58,7 @@ def _leaf_name(path: Sequence[Any], positional: Sequence[str]) -> str:
 
 
 def as_identifier(text: str) -> str:
-    """``text`` as a name that graphs accept: letters, digits and underscores, no leading digit, no word of Python."""
+    """``text`` as an identifier that graphs accept: ASCII, no leading digit, not a Python keyword."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
     if keyword.iskeyword(name):
         return f"{name}_"
@@ -73,7 +74,7 @@ def _check_callable(function: Any) -> None:
         )
     if not callable(function):
         raise InputTypeError(
-            f"{function!r} is a {type(function).__name__}, not something that can be called.",
+            f"{function!r} cannot be called.",
             why="capturing means running a function or module once",
             fix="Pass an nn.Module or a function, and its example inputs as a tuple.",
         )
@@ -102,7 +103,7 @@ def _check_arguments(function: Callable[..., Any], args: Any, kwargs: Any) -> tu
         signature.bind(*args, **kwargs)
     except TypeError as error:
         if _takes_anything(target):
-            # A wrapper that adds arguments of its own, and tells the signature of what it wraps.
+            # A wrapper that adds arguments of its own, but has the signature of the function that it wraps.
             return args, kwargs
         raise InputTypeError(
             "The example arguments do not fit the function's signature.",
@@ -120,15 +121,23 @@ def _takes_anything(function: Callable[..., Any]) -> bool:
 def _check_leaf(leaf: Any, path: str) -> None:
     if not isinstance(leaf, (torch.Tensor, *PLAIN_TYPES)):
         raise InputTypeError(
-            f"{path} is a {type(leaf).__name__}.",
+            f"{path} is of type {type(leaf).__name__}, which cannot be an input.",
             why="inputs are tensors, plain Python values, and containers of them",
-            fix="Register the type with torch.utils._pytree.register_pytree_node or register_dataclass, "
-            "or close over the object instead of passing it.",
+            fix=_fix_for(leaf),
         )
 
 
+def _fix_for(leaf: Any) -> str:
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return "Convert it: torch.as_tensor(array)."
+    return (
+        "Register the type as a container (precast.register_dataclass, torch.utils._pytree.register_pytree_node), "
+        "or close over the object instead of passing it."
+    )
+
+
 def shape_env_of(call: FlatCall, state: Sequence[StateTensor]) -> ShapeEnv | None:
-    """Where the sizes of fake tensors among the inputs and the state are from; None where there are no such sizes."""
+    """The shape environment of the fake tensors among the inputs and the state; None if there are none."""
     tensors = [*call.leaves, *(item.tensor for item in state)]
     modes = {id(tensor.fake_mode): tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor)}
     if len(modes) > 1:
@@ -141,8 +150,8 @@ def shape_env_of(call: FlatCall, state: Sequence[StateTensor]) -> ShapeEnv | Non
 
 
 def check_tensors(call: FlatCall, state: Sequence[StateTensor], *, takes_fakes: bool = False) -> None:
-    """Refuse parameters without a shape, meta tensors beside real ones, tensors on two devices, and unless
-    ``takes_fakes`` fake tensors.
+    """Refuse uninitialized parameters, tensors on more than one device (meta included), and, unless ``takes_fakes``,
+    fake tensors.
     """
     placed = [
         (path, leaf) for path, leaf in zip(call.paths, call.leaves, strict=True) if isinstance(leaf, torch.Tensor)
@@ -163,7 +172,7 @@ def check_tensors(call: FlatCall, state: Sequence[StateTensor], *, takes_fakes: 
             )
     if torch.is_grad_enabled() and any(tensor.requires_grad for _, tensor in placed):
         _refuse_compressed(placed)
-    # A CPU scalar beside tensors of another device is what eager allows too.
+    # Eager, too, allows a CPU scalar beside tensors on another device.
     homes = {str(t.device): path for path, t in placed if t.dim() > 0 or t.device.type != "cpu"}
     if len(homes) > 1:
         places = ", ".join(f"{path} on {device}" for device, path in homes.items())

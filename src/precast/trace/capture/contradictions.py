@@ -1,9 +1,8 @@
-"""Where a program contradicts what its user said about sizes.
+"""Finds where a program contradicts the user's ``dynamic_shapes``, and suggests fixes.
 
-Before: ``dynamic_shapes={"x": {0: batch}}`` and the guards ``Eq(s0, 4)``, ``s1 <= 512`` that tracing left behind.
-After:  one ``SymbolicShapeError`` that lists each contradiction with the user's line, and dynamic_shapes that hold.
-
-``dynamic_shapes`` as source text, with corrections: something to paste over what did not hold.
+Before: ``dynamic_shapes={"x": {0: batch}}`` and the guards ``Eq(s0, 4)``, ``s1 <= 512`` from tracing.
+After:  one ``SymbolicShapeError`` that lists each contradiction with the user's line, and corrected dynamic_shapes
+        as source text to paste.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from precast.trace.capture.dynamic_shapes import LeafDims, NumberDim, TensorDims
 
 @dataclass(frozen=True)
 class Correction:
-    """What to write for the name of a size: a Dim of another range, or an expression, over a new Dim (``root``)."""
+    """What to declare a size as: a Dim with another range, or an expression, perhaps over a new Dim (``root``)."""
 
     range: SizeRange | None = None
     expression: sympy.Expr | None = None
@@ -30,7 +29,7 @@ class Correction:
 
 
 def suggest(leaves: Sequence[LeafDims], arguments: Mapping[str, object], corrections: Mapping[str, Correction]) -> str:
-    """The definitions of all names that are needed, and ``dynamic_shapes`` by argument name."""
+    """Source text: the definitions of all names that are needed, and ``dynamic_shapes`` by argument name."""
     remaining = iter(leaves)
     shapes = {name: _render(value, remaining, corrections) for name, value in arguments.items()}
     entries = ", ".join(f"{name!r}: {text}" for name, text in shapes.items())
@@ -38,7 +37,7 @@ def suggest(leaves: Sequence[LeafDims], arguments: Mapping[str, object], correct
 
 
 def _definitions(leaves: Sequence[LeafDims], corrections: Mapping[str, Correction]) -> Iterator[str]:
-    """Free Dims first; what is computed from them after them."""
+    """Free Dims first, then the sizes that are computed from them."""
     roots = {
         root.name: root
         for leaf in leaves
@@ -51,7 +50,7 @@ def _definitions(leaves: Sequence[LeafDims], corrections: Mapping[str, Correctio
             yield _definition(name, correction.range or roots[name].range)
         elif correction.root is not None:
             yield _definition(correction.root.name, correction.root.range)
-    # A size may follow from one that follows from a new Dim.
+    # A size may be derived from one that is itself derived from a new Dim.
     given = {sympy.Symbol(n): c.expression for n, c in corrected.items() if c.root is not None}
     for name, correction in corrected.items():
         if correction.expression is not None:
@@ -85,7 +84,7 @@ def _render_leaf(leaf: LeafDims, corrections: Mapping[str, Correction]) -> str:
 
 
 def _render_dim(path: str, spec: DimSpec, corrections: Mapping[str, Correction]) -> str | None:
-    """The text for one size; nothing for one that stays as the example has it."""
+    """The text for one size; None for a static one."""
     if spec is None or (isinstance(spec, DimHint) and spec.is_static):
         return None
     if isinstance(spec, DimHint) and (spec.name or path) in corrections:
@@ -95,7 +94,7 @@ def _render_dim(path: str, spec: DimSpec, corrections: Mapping[str, Correction])
 
 
 _UNKNOWN = Correction()
-"""For a size whose values no Dim can describe."""
+"""For a size whose allowed values no Dim can describe."""
 
 _SCANNED_SIZES = 600
 _LARGE_SIZES = tuple(2**power + extra for power in range(10, 21) for extra in (-1, 0, 1))
@@ -103,7 +102,7 @@ _LARGE_SIZES = tuple(2**power + extra for power in range(10, 21) for extra in (-
 
 @dataclass(frozen=True)
 class Contradiction:
-    """One thing that the program needs and the user did not say, the line that needs it, and what to say instead."""
+    """One condition that the program needs and the user did not declare, the line that needs it, and the correction."""
 
     what: str
     at: str | None
@@ -121,9 +120,9 @@ def check_no_contradictions(
 ) -> None:
     """Raise if a size that the user declared cannot vary as declared.
 
-    ``Dim.AUTO`` may become anything, and ``Dim.DYNAMIC`` anything but a constant. What ties sizes together in ways that
-    no Dim can say, such as ``a < b``, is left for each call to check; with ``allows_narrower``, what does not hold for
-    every size of a range is, too.
+    ``Dim.AUTO`` may become anything, and ``Dim.DYNAMIC`` anything but a constant. Relations between sizes that no Dim
+    can express, such as ``a < b``, are left for each call to check; with ``allows_narrower``, so are conditions that do
+    not hold for every size of a range.
     """
     declared = _declared_roots([leaf for leaf in leaves if leaf is not None])
     free = {root for root, size_range in declared.items() if size_range is None}
@@ -145,7 +144,7 @@ def check_no_contradictions(
 
 
 def _declared_roots(leaves: Sequence[TensorDims | NumberDim]) -> dict[str, SizeRange | None]:
-    """The free sizes that the user insists on by the name of their symbol, with their range where it is promised."""
+    """The sizes that the user declared dynamic, by the name of their symbol; None for those without a range."""
     roots: dict[str, SizeRange | None] = {}
     for path, spec, _ in (each for leaf in leaves for each in leaf.described()):
         if (root := root_of(spec)) is not None:
@@ -161,7 +160,7 @@ def _pinned(
     sizes: SymbolicSizes,
     specialized: Mapping[str, sympy.Expr],
 ) -> Iterator[Contradiction]:
-    """Sizes that became a number, or, where more was promised, follow from others of which more was."""
+    """Declared sizes that were specialized to a number, or, if declared by a Dim, to an expression over other Dims."""
     names = {symbol.symbol: symbol.name for symbol in sizes.symbols}
     for symbol in sizes.symbols:
         now = specialized.get(symbol.name)
@@ -179,7 +178,7 @@ def _pinned(
 
 
 def _is_linear(expression: sympy.Expr) -> bool:
-    """Whether it is a number, or a Dim can say it: a multiple of one other size, plus a number."""
+    """Whether it is a number, or a Dim can express it: a multiple of one other size, plus a number."""
     if expression.is_number:
         return True
     if len(expression.free_symbols) != 1 or not expression.is_polynomial():
@@ -194,7 +193,7 @@ def _line_that_pinned(symbol: SizeSymbol, sizes: SymbolicSizes) -> str | None:
 
 
 def _open_guards(sizes: SymbolicSizes, specialized: Mapping[str, sympy.Expr]) -> Iterator[SizeGuard]:
-    """Guards that say more than the pinned sizes do. "Not equal" rules out a coincidence, which each call checks."""
+    """Guards beyond the specialized sizes. ``Ne`` only excludes coincidences, and is left for each call to check."""
     replaced = {symbol.symbol: specialized[symbol.name] for symbol in sizes.symbols if symbol.name in specialized}
     for guard in sizes.guards:
         condition = guard.condition.xreplace(replaced)
@@ -205,7 +204,7 @@ def _open_guards(sizes: SymbolicSizes, specialized: Mapping[str, sympy.Expr]) ->
 def _narrowed(
     declared: Mapping[str, SizeRange], sizes: SymbolicSizes, specialized: Mapping[str, sympy.Expr]
 ) -> Iterator[Contradiction]:
-    """Sizes that may not take every value of their range, by guards on them alone or by all guards."""
+    """Sizes that may not take every value of their declared range, by the traced range and the guards on them alone."""
     guards = list(_open_guards(sizes, specialized))
     for symbol in sizes.symbols:
         if symbol.name not in declared or symbol.name in specialized:
@@ -225,7 +224,7 @@ def _narrowed(
 
 
 def _candidates(size_range: SizeRange) -> list[int]:
-    """Sizes of the range to try: all of the smaller ones, some large ones. 0 and 1 stand for every program alike."""
+    """Sizes of the range to try: all small ones and some large ones. 0 and 1 are left out: tracing assumes neither."""
     lower = size_range.lower if size_range.upper is not None and size_range.upper < 2 else max(size_range.lower, 2)
     ends = (lower + _SCANNED_SIZES, *_LARGE_SIZES, lower if size_range.upper is None else size_range.upper)
     return sorted({size for size in (*range(lower, lower + _SCANNED_SIZES), *ends) if size in size_range})
@@ -253,7 +252,7 @@ def _narrower(
 
 
 def _in_steps(name: str, step: int, lower: int, upper: int | None, allowed: Sequence[int]) -> tuple[str, Correction]:
-    """Every n-th size, from ``lower`` to ``upper``: as a Dim that counts the steps."""
+    """Every n-th size from ``lower`` to ``upper``, as an expression over a Dim that counts the steps."""
     rest = allowed[0] % step
     offset = rest - step if 2 * rest > step else rest
     least = max(0, -((offset - lower) // step))

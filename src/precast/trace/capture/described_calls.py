@@ -1,4 +1,4 @@
-"""Other ways to say which sizes are free: by the tensors themselves, and by further example calls.
+"""Other ways to declare dynamic sizes: by the tensors themselves, and by further example calls.
 
 Before: ``shapes = ShapesCollection(); shapes[x] = {0: batch}``, where ``x`` is somewhere among the arguments
 After:  ``shapes.dynamic_shapes(model, ({"ids": x},))`` → ``{"batch": {"ids": {0: batch}}}``
@@ -19,7 +19,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class ShapesCollection:
-    """Descriptions of tensors, wherever these are among the arguments; what has none is static.
+    """Dynamic shapes by tensor, for tensors anywhere in the arguments; tensors without an entry are static.
 
     >>> x, y = torch.ones(2, 3), torch.ones(2)
     >>> shapes = ShapesCollection()
@@ -55,14 +55,14 @@ class ShapesCollection:
     def dynamic_shapes(
         self, m: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The description of this call, by the names of its arguments."""
+        """Return ``dynamic_shapes`` for this call, by argument name."""
         arguments = named_arguments(m, args, kwargs or {})
         found = {id(leaf) for leaf in pytree.tree_leaves(opened(arguments))}
         if not self._shapes.keys() <= found:
             raise InputValueError(
                 "A shape was given for a tensor that is not among the arguments.",
                 why="tensors are known by identity: a copy is another one",
-                fix="Pass the very tensor, in containers that torch.utils._pytree knows.",
+                fix="Pass the same tensor object, in containers that are registered with torch.utils._pytree.",
             )
         return {name: _mapped(value, self._shape_of) for name, value in arguments.items()}
 
@@ -71,7 +71,7 @@ class ShapesCollection:
 
 
 class AdditionalInputs:
-    """Further calls that the program must take: sizes and whole numbers that differ between them are free.
+    """Further calls that the program must accept; sizes and integers that differ between them become dynamic.
 
     >>> more = AdditionalInputs()
     >>> more.add((torch.ones(7, 3),))
@@ -83,7 +83,7 @@ class AdditionalInputs:
         self._examples: list[Call] = []
 
     def add(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-        """One more call."""
+        """Add a call."""
         if type(args) is not tuple or not isinstance(kwargs, (dict, type(None))):
             raise InputTypeError(
                 f"The call is given by a {type(args).__name__} and a {type(kwargs).__name__}.",
@@ -95,7 +95,7 @@ class AdditionalInputs:
     def dynamic_shapes(
         self, m: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The description of a call that is free where the calls differ."""
+        """Return ``dynamic_shapes`` that are dynamic where the calls differ."""
         calls = [(tuple(args), dict(kwargs or {})), *self._examples]
         arguments = [named_arguments(m, *call) for call in calls]
         leaves = [pytree.tree_leaves(opened(each)) for each in arguments]
@@ -109,7 +109,7 @@ class AdditionalInputs:
         return {name: _mapped(value, lambda _: next(described)) for name, value in arguments[0].items()}
 
     def verify(self, exported: Any) -> None:
-        """Raise where an exported program does not take one of the calls."""
+        """Raise an error if the exported program does not accept all of the calls."""
         for args, kwargs in self._examples:
             exported.call_convention.normalized(args, kwargs)
 
@@ -137,7 +137,7 @@ def _brief(value: Any) -> str:
 
 
 def _mapped(value: Any, describe: Callable[[Any], Any]) -> Any:
-    """A description of ``value``: dicts by key, other containers by position."""
+    """``dynamic_shapes`` for ``value``: dicts by key, other containers by position."""
     children, tree = pytree.tree_flatten_with_path(opened(value), is_leaf=lambda node: node is not value)
     if tree.is_leaf():
         return describe(value)

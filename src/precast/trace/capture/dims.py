@@ -1,4 +1,4 @@
-"""What users say about one size: ``Dim``, relations between dims, and hints; in our words, or in those of PyTorch.
+"""How users declare one size: ``Dim``, relations between dims, and hints; ours, or PyTorch's converted to ours.
 
 Before: ``torch.export.Dim("batch", max=64)``, ``2 * batch``, ``"batch"``
 After:  ``Dim("batch", max=64)``, ``DerivedDim(batch, 2, 0)``, ``DimHint("DYNAMIC", name="batch")``
@@ -14,10 +14,10 @@ from precast.graph.sizes import SizeRange
 
 @dataclass(frozen=True)
 class DimHint:
-    """What to do with a dimension of which nothing is promised but its bounds: call it to give them.
+    """How to treat a dimension without a name; call a hint to set bounds.
 
-    ``AUTO``: free if the program allows it. ``DYNAMIC``: free, within what the program allows. ``STATIC``: as in the
-    example. Hints of one ``name`` mean one size.
+    ``AUTO``: dynamic if the program allows it. ``DYNAMIC``: dynamic, in the range that the program allows. ``STATIC``:
+    fixed to the size in the example. Hints with the same ``name`` mean equal sizes.
 
     >>> Dim.DYNAMIC(max=64)
     Dim.DYNAMIC(max=64)
@@ -29,7 +29,7 @@ class DimHint:
     name: str | None = None
 
     def __call__(self, min: int | None = None, max: int | None = None) -> "DimHint":
-        """The same hint within bounds."""
+        """The same hint with bounds."""
         _check_bounds(f"Dim.{self.kind}", min or 0, max)
         return DimHint(self.kind, min, max, self.name)
 
@@ -50,7 +50,7 @@ class DimHint:
 
 @dataclass(frozen=True)
 class Dim:
-    """A size that may differ from call to call. The same ``Dim`` in two places means that the sizes are equal.
+    """A dynamic size with a name and a range. Using the same ``Dim`` in two places means that both sizes are equal.
 
     >>> batch = Dim("batch", min=1, max=64)
     >>> 2 * batch + 1
@@ -98,7 +98,7 @@ class Dim:
 
 @dataclass(frozen=True)
 class DerivedDim:
-    """A size that follows from another one: ``scale * root + offset``."""
+    """A size that is derived from another one: ``scale * root + offset``."""
 
     root: Dim
     scale: int
@@ -113,7 +113,7 @@ class DerivedDim:
         return repr(self)
 
     def fn(self, size: int) -> int:
-        """This size where the root has that one."""
+        """This size if the root's is ``size``."""
         return self.scale * size + self.offset
 
     def __add__(self, offset: int) -> "DerivedDim":
@@ -142,11 +142,11 @@ class DerivedDim:
 
 
 DimSpec = Dim | DerivedDim | DimHint | int | None
-"""What a user may write for one dimension; an int or ``None`` keeps it static."""
+"""What users may write for one dimension; an int or ``None`` keeps it static."""
 
 
 def dims(*names: str, min: int | None = None, max: int | None = None) -> tuple[Dim, ...]:
-    """Several dims of one range.
+    """Return several dims with the same range.
 
     >>> dims("batch", "length", max=64)
     (batch, length)
@@ -155,12 +155,12 @@ def dims(*names: str, min: int | None = None, max: int | None = None) -> tuple[D
 
 
 def root_of(spec: object) -> Dim | None:
-    """The free dim that a promise is about; ``None`` for hints and numbers."""
+    """The free dim that a spec is over; ``None`` for hints and numbers."""
     return spec.root if isinstance(spec, DerivedDim) else spec if isinstance(spec, Dim) else None
 
 
 def as_dim_spec(value: Any, path: str) -> DimSpec:
-    """What was written for one dimension, in our words: text is a name, and PyTorch's dims are known by their parts."""
+    """Convert what was written for one dimension: a string is a name; PyTorch's dims are recognized by attributes."""
     if value is None or isinstance(value, (Dim, DerivedDim, DimHint)):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -183,7 +183,7 @@ def as_dim_spec(value: Any, path: str) -> DimSpec:
 
 
 def _torchs_dim(dim: Any) -> Dim:
-    # PyTorch's infinity is no int.
+    # PyTorch's infinity is not an int.
     return Dim(dim.__name__, int(dim.min), int(dim.max) if isinstance(dim.max, int) else None)
 
 
@@ -211,7 +211,7 @@ def _check_bounds(what: str, lower: int, upper: int | None) -> None:
 
 
 class DimArithmeticError(InputValueError, NotImplementedError):
-    """A relation between sizes that cannot be declared: only increasing linear ones can."""
+    """A relation between sizes that cannot be declared: it is not linear and increasing."""
 
 
 def _not_linear(dim: object, written: str) -> DimArithmeticError:

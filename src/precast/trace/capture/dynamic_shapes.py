@@ -1,4 +1,4 @@
-"""What users say about the sizes and numbers of a call: ``dynamic_shapes`` in all its spellings.
+"""Normalizes ``dynamic_shapes`` in all its spellings: what users declare about the sizes and numbers of a call.
 
 Before: ``{"x": {0: batch}}`` next to ``(args, kwargs)``. After: one spec per dimension of every tensor, and per number.
 """
@@ -24,14 +24,14 @@ class TensorDims:
     sizes: tuple[int, ...]
 
     def described(self) -> Iterator[tuple[str, DimSpec, int]]:
-        """Each size: where it is, what was said of it, what it is in the example."""
+        """For each size: its path, its spec, and the example's size."""
         for number, (spec, size) in enumerate(zip(self.dims, self.sizes, strict=True)):
             yield f"{self.path}.shape[{number}]", spec, size
 
 
 @dataclass(frozen=True)
 class NumberDim:
-    """What was said of a whole number among the arguments, and where it is."""
+    """The spec of an integer argument, its path, and the example's value."""
 
     path: str
     spec: DimSpec
@@ -42,7 +42,7 @@ class NumberDim:
 
 
 LeafDims = TensorDims | NumberDim | None
-"""What was said of one leaf of a call; ``None`` where nothing can be."""
+"""The spec of one leaf of a call; ``None`` for leaves that cannot be dynamic."""
 
 
 def normalize_dynamic_shapes(
@@ -50,7 +50,7 @@ def normalize_dynamic_shapes(
 ) -> list[LeafDims]:
     """One entry per leaf of ``(args, kwargs)``, in flattening order.
 
-    ``dynamic_shapes`` may also be an object that makes such a description for a call, as ``ShapesCollection`` does.
+    ``dynamic_shapes`` may also be an object that describes a call, such as a ``ShapesCollection``.
     """
     if callable(described := getattr(dynamic_shapes, "dynamic_shapes", None)):
         dynamic_shapes = described(function, tuple(args), dict(kwargs))
@@ -67,7 +67,7 @@ def normalize_dynamic_shapes(
 
 
 def _check_agreement(leaves: Sequence[TensorDims | NumberDim]) -> None:
-    """A name stands for one range and, in the example, for one size."""
+    """Check that a name stands for one range and, in the example, for one size."""
     seen: dict[str, tuple[Dim | DimHint, int, str]] = {}
     for path, spec, size in (each for leaf in leaves for each in leaf.described()):
         if (named := _named(spec, size, path)) is None:
@@ -115,7 +115,7 @@ def _by_position(
         return list(dynamic_shapes[: len(args)]), dict(zip(kwargs, dynamic_shapes[len(args) :], strict=True))
     if not isinstance(dynamic_shapes, Mapping):
         raise InputTypeError(
-            f"dynamic_shapes is a {type(dynamic_shapes).__name__}.",
+            f"dynamic_shapes is of type {type(dynamic_shapes).__name__}.",
             why="it describes arguments by name or by position",
             fix='Pass a dict such as {"x": {0: Dim("batch")}}, or a tuple with one entry per argument.',
         )
@@ -132,7 +132,7 @@ def _by_position(
         keywords |= remaining.pop(rest) or {}
     if remaining:
         raise InputValueError(
-            f"dynamic_shapes names {', '.join(map(repr, remaining))}, which is no argument of this call.",
+            f"dynamic_shapes names {', '.join(map(repr, remaining))}, which is not an argument of this call.",
             why=f"the arguments are {', '.join([*dict.fromkeys(names), *kwargs])}",
             fix="Use these names, or a tuple with one entry per argument.",
         )
@@ -142,7 +142,7 @@ def _by_position(
 def _by_name(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Sequence[Any]
 ) -> dict[str, Any] | None:
-    """The entries by the names of the function's own parameters, if there is one entry for each that is given."""
+    """The entries by the function's parameter names, if there is one entry for each parameter that the call binds."""
     target = function.forward if isinstance(function, torch.nn.Module) else function
     try:
         given = inspect.signature(target).bind(*args, **kwargs).arguments
@@ -150,7 +150,7 @@ def _by_name(
         return None
     described = dict(zip(given, shapes, strict=False))
     rest = _variadic_name(function) or ""
-    # Where *args takes one argument, the entry may describe that argument, or be a sequence of its description.
+    # If *args takes one argument, the entry may describe it directly, or be a sequence of one description.
     is_one = rest in described and len(given[rest]) == 1 and described[rest] is not None
     is_flat = is_one and not _is_one_description(described[rest])
     return described if len(given) == len(shapes) and not is_flat else None
@@ -162,7 +162,7 @@ def _is_one_description(spec: Any) -> bool:
 
 
 def positional_names(function: Callable[..., Any], count: int) -> list[str]:
-    """What the function itself calls its first ``count`` arguments; those that ``*args`` takes share its name."""
+    """The function's own names for its first ``count`` arguments; those that ``*args`` takes share its name."""
     parameters = _parameters(function)
     if parameters is None:
         return [f"arg{i}" for i in range(count)]
@@ -171,7 +171,7 @@ def positional_names(function: Callable[..., Any], count: int) -> list[str]:
 
 
 def numbered_names(function: Callable[..., Any], count: int) -> list[str]:
-    """The names of the first ``count`` arguments, each once: those that ``*args`` takes are counted from 0."""
+    """Unique names for the first ``count`` arguments: those that ``*args`` takes are numbered from 0."""
     names, variadic = positional_names(function, count), _variadic_name(function)
     if variadic not in names and len(set(names)) == len(names):
         return names
@@ -179,12 +179,12 @@ def numbered_names(function: Callable[..., Any], count: int) -> list[str]:
 
 
 def _variadic_name(function: Callable[..., Any], kind: Any = inspect.Parameter.VAR_POSITIONAL) -> str | None:
-    """What the function calls its ``*args`` (or ``**kwargs``), if it has any."""
+    """The function's name for its ``*args`` (or ``**kwargs``), if it has them."""
     return next((p.name for p in _parameters(function) or () if p.kind is kind), None)
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter] | None:
-    """The parameters of a function or of a module's forward; ``None`` for builtins that do not tell."""
+    """The parameters of a function or of a module's forward; ``None`` for builtins without a signature."""
     target = function.forward if isinstance(function, torch.nn.Module) else function
     try:
         return list(inspect.signature(target).parameters.values())
@@ -193,7 +193,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter] | None:
 
 
 def named_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments by their names, in order; those that ``*args`` takes as one tuple."""
+    """The arguments by name, in order; those that ``*args`` takes as one tuple."""
     names, variadic = positional_names(function, len(args)), _variadic_name(function)
     named = dict(zip(names, args, strict=True))
     if variadic in named:

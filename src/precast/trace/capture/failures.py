@@ -1,10 +1,9 @@
-"""Turns what torch raises while tracing into errors that name the user's line and the way out.
+"""Turns what torch raises while tracing into errors that name the user's line and a fix.
 
-Programs that take gradients or vectorize by themselves, which cannot be recorded from before autograd.
-
-Recorded before autograd, ``cross_entropy_loss`` is one operator. Its gradient reads what the operator computed inside,
-``log_softmax``, which nobody recorded: the graph would hold a fake tensor for a constant. What ``torch.func`` does is
-recorded there as calls that are no operators. After autograd, all of that are plain operators.
+Also refuses programs that take gradients or vectorize by themselves when they are traced pre-dispatch. There,
+``cross_entropy_loss`` is one operator, and its gradient reads the ``log_softmax`` inside of it, which was not recorded:
+the graph would have a fake tensor as a constant. Transforms of ``torch.func`` are recorded there as calls that are not
+operators. Traced after autograd, all of that is plain operators.
 """
 
 from collections.abc import Iterator
@@ -26,16 +25,16 @@ from precast.graph.nodes import source_line_of
 from precast.trace.provenance import users_line
 
 _ON_DATA = (DataDependentOutputException, GuardOnDataDependentSymNode)
-# What is said where the memory of a fake tensor is read; torch has no exception of its own for it.
+# Messages of torch when a fake tensor's memory is read; there is no exception class for it.
 _READS_MEMORY = ("data is not allocated yet", ".numpy() is not supported for tensor subclasses")
-# What is said where an operator without a rule for symbolic sizes meets a size that depends on data.
+# Messages of torch when an operator without support for symbolic sizes gets a data-dependent size.
 _READS_SIZES = ("SymIntArrayRef expected to contain only concrete integers",)
 _ON_OPERATOR = (UnsupportedOperatorException, UnsupportedFakeTensorException, DynamicOutputShapeException)
 
 
 @contextmanager
 def explained_failures() -> Iterator[None]:
-    """Errors of the user's own code pass through; those of tracing come out in our words."""
+    """While active, errors of tracing become PrecastErrors; errors of the user's own code pass through."""
     try:
         yield
     except _ON_DATA as error:
@@ -54,20 +53,20 @@ def explained_failures() -> Iterator[None]:
 
 
 def is_of_tracing(error: BaseException) -> bool:
-    """Whether torch raised this since it traces: the program itself would not have."""
+    """Whether torch raised this because it is tracing; in eager, the program would not have raised it."""
     words = (*_READS_MEMORY, *_READS_SIZES)
     return isinstance(error, (*_ON_DATA, *_ON_OPERATOR)) or any(each in str(error) for each in words)
 
 
 def _data_dependent(error: BaseException) -> DataDependentError:
     return DataDependentError(
-        "The program decides in Python on a value that only running it can give.",
+        "The program uses the value of a tensor in Python, which is only known at run time.",
         at=users_line(error.__traceback__),
         why=_first_line(error),
-        fix="Use torch.where or torch.cond for the choice, torch._check to state what must hold, "
-        "or compute the value outside and pass it in. Where the code is not yours, precast.compile without "
-        "fullgraph=True runs the module with that line in Python, and compiles the others; export with "
-        "branch_on_data=True makes a torch.cond of an if.",
+        fix="Use torch.where or torch.cond instead of a branch, state what must hold with torch._check, or compute the "
+        "value outside and pass it in. For code that is not yours: precast.compile without fullgraph=True runs that "
+        "module in Python and compiles the others; precast.export(branch_on_data=True) turns an if into a torch.cond, "
+        "and constant_arguments=… treats the arguments that decide as constants.",
     )
 
 
@@ -77,20 +76,20 @@ def _first_line(error: BaseException) -> str:
 
 
 class InnerTransformError(CaptureError):
-    """A graph from before autograd cannot hold what the program does; one from after it can."""
+    """The program cannot be traced pre-dispatch; it can be traced after autograd."""
 
     @classmethod
     def at_line(cls, line: str | None) -> "InnerTransformError":
         return cls(
             "The program takes gradients, or applies another transform of torch.func, by itself.",
             at=line,
-            why="a graph of operators from before autograd does not have what their gradients are computed from",
+            why="a graph of operators from before autograd lacks the values that gradients are computed from",
             fix="Use precast.export or precast.trace.capture.capture, which record such programs after autograd.",
         )
 
 
 def refuse_inner_transforms(module: fx.GraphModule) -> None:
-    """Raise if the graph, traced before autograd, lacks what gradients inside the program need."""
+    """Raise if a pre-dispatch graph lacks values that gradients inside the program need."""
     for node in module.graph.nodes:
         if _is_unrecorded(module, node) or _is_functorch_call(node):
             reader = next(iter(node.users), node)
@@ -104,5 +103,5 @@ def _is_unrecorded(module: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def _is_functorch_call(node: fx.Node) -> bool:
-    """Whether a call came from the functions that torch puts in place of its transforms while it traces so early."""
+    """Whether a call is of the functions that replace torch's transforms in pre-dispatch tracing."""
     return node.op == "call_function" and str(getattr(node.target, "__module__", "")).endswith(".predispatch")

@@ -1,10 +1,10 @@
-"""The least sizes for which a program that was traced with larger ones does the same.
+"""Finds the least sizes for which the traced graph is valid.
 
-Sizes are traced as if they were 2 or more: 0 and 1 make programs take special paths. Whether the program takes them at
-all is found out by running it on fake tensors that have them.
+Sizes are traced as if they were 2 or more, since programs take special paths for 0 and 1. Whether the graph is valid
+for those is found by running the program on fake tensors that have them.
 
 Before: ``x[-1]`` with ``x: f32[n, 3]``, n in 0..
-After:  n in 1.., as nothing is the last of nothing.
+After:  n in 1.., since an empty tensor has no last row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,15 +31,15 @@ _REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, Runti
 def with_least_sizes(
     sizes: SymbolicSizes, function: Callable[..., Any], call: PreparedCall, module: fx.GraphModule
 ) -> SymbolicSizes:
-    """`sizes` from where on the program does what the graph does. Must run inside a ``tracing_session``."""
+    """``sizes`` with the least lower bounds for which the graph is valid. Must run inside a ``tracing_session``."""
     examples = {symbol.symbol: call.fakes.example(symbol.name) for symbol in sizes.symbols}
     state = [item.tensor for item in call.state]
-    flat = FlatCallable(function, state, call.call.tree, decisions=call.decisions)
+    flat = FlatCallable(function, state, call.call.tree, decisions=call.decisions, constants=call.constants)
     return _beginning_where_same(sizes, examples, flat, call.fake_inputs, module)
 
 
 def with_least_sizes_of_graph(sizes: SymbolicSizes, before: fx.GraphModule, module: fx.GraphModule) -> SymbolicSizes:
-    """`sizes` from where on a graph does the same that was made of `before`, whose operators stood for several each."""
+    """The same for ``module``, a graph that was decomposed from the graph ``before``."""
     inputs = [value_of(node) for node in placeholders_of(before.graph)]
     known: list[Any] = [size for value in inputs if isinstance(value, torch.Tensor) for size in value.shape]
     known += [value for value in inputs if isinstance(value, torch.SymInt)]
@@ -47,7 +47,7 @@ def with_least_sizes_of_graph(sizes: SymbolicSizes, before: fx.GraphModule, modu
     if shape_env is None:
         return sizes
     seen = example_sizes(shape_env)
-    # Sizes that data tell have no example, and no least size to find.
+    # Data-dependent sizes have no example, and no least size to find.
     examples = {symbol.symbol: int(seen[symbol.symbol]) for symbol in sizes.symbols if symbol.symbol in seen}
     with tracing_session(), torch.no_grad():
         return _beginning_where_same(sizes, examples, AttributingInterpreter(before).run, inputs, module)
@@ -64,7 +64,7 @@ def _beginning_where_same(
         least = _SPECIAL[0] + 1
         for size in [each for each in _SPECIAL if each in symbol.range]:
             alone, together = {**examples, symbol.symbol: size}, dict.fromkeys(examples, size)
-            # Where tracing assumed otherwise, such calls are refused already.
+            # Calls that fail a guard are refused anyway.
             bindings = [each for each in (alone, together) if not sizes.failing_guards(each)]
             if bindings and not _does_the_same(function, inputs, module, bindings[0]):
                 return least
@@ -88,7 +88,7 @@ def _does_the_same(
     module: fx.GraphModule,
     binding: Mapping[sympy.Symbol, int],
 ) -> bool:
-    """Whether the program takes these sizes, and all that the graph computes then has the sizes that it says."""
+    """Whether the program runs with these sizes, and every value of the graph then has its traced size."""
     fakes = FakeInputs()
     try:
         with fakes.mode, fakes.unrecorded():
@@ -101,11 +101,11 @@ def _does_the_same(
 
 
 class _OtherSizesError(ValueError):
-    """A value inside of the graph has other sizes than the graph says."""
+    """A value in the graph has other sizes than were traced."""
 
 
 class _CheckingInterpreter(AttributingInterpreter):
-    """Runs the graph for some sizes, and raises where a value does not have the sizes that follow from them."""
+    """Runs the graph for one binding of sizes, and raises if a value does not have the sizes that follow from it."""
 
     def __init__(self, module: fx.GraphModule, binding: Mapping[sympy.Symbol, int]) -> None:
         super().__init__(module)
@@ -132,7 +132,7 @@ def _number(value: Any, binding: Mapping[sympy.Symbol, int]) -> Any:
 
 
 def _described(value: Any, binding: Mapping[sympy.Symbol, int]) -> object:
-    """Sizes of a result; those that only data tell are any."""
+    """The dtype and sizes of a result; None for data-dependent sizes."""
     if isinstance(value, torch.Tensor):
         return value.dtype, _sizes(value.shape, binding)
     return _sizes([value], binding) if isinstance(value, int | torch.SymInt) else None

@@ -1,4 +1,4 @@
-"""The tensors that a callable owns: parameters and buffers of its modules, found without running it."""
+"""Finds the tensors that a callable owns, without running it: parameters and buffers of its modules."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from precast.graph.signature import InputKind
 
 @dataclass(frozen=True, eq=False)
 class StateTensor:
-    """A tensor that lives longer than a call, with the name it has for its owner."""
+    """A tensor that outlives a call, with its name in its owner."""
 
     target: str
     kind: InputKind
@@ -22,7 +22,7 @@ class StateTensor:
 
 
 class WithModules:
-    """A function some of whose arguments are modules, which are given already: by position, or by name."""
+    """A function with those of its arguments bound that are modules, by position or by name."""
 
     def __init__(self, function: Callable[..., Any], modules: Mapping[int | str, torch.nn.Module]) -> None:
         self.function, self.modules = function, modules
@@ -39,7 +39,7 @@ class WithModules:
 
 
 def root_modules(function: Callable[..., Any]) -> dict[str, torch.nn.Module]:
-    """The modules that a callable is, is bound to, or closes over, by the prefix for their state's names."""
+    """The modules that a callable is, is bound to, or closes over, by the prefix of their state's names."""
     if isinstance(function, torch.nn.Module):
         return {"": function}
     if isinstance(function, partial):
@@ -56,7 +56,7 @@ def root_modules(function: Callable[..., Any]) -> dict[str, torch.nn.Module]:
 
 
 def closure_variables(function: FunctionType) -> dict[str, Any]:
-    """What the function's free variables are bound to now; unbound ones are left out."""
+    """The current values of the function's free variables; unbound ones are left out."""
     found: dict[str, Any] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -71,7 +71,7 @@ def _modules_in(values: dict[str, Any]) -> dict[str, torch.nn.Module]:
 
 
 def module_names(roots: dict[str, torch.nn.Module]) -> dict[int, str]:
-    """The dotted path of every submodule, by its id; the first path of a shared one."""
+    """The dotted path of every submodule, by its id; for a shared one, its first path."""
     names: dict[int, str] = {}
     for prefix, root in roots.items():
         for path, module in root.named_modules():
@@ -118,7 +118,7 @@ def constant_names(roots: dict[str, torch.nn.Module], function: Callable[..., An
 
 
 def _global_names(code: CodeType) -> set[str]:
-    """The globals that a function and the functions inside of it may refer to."""
+    """The globals that a function and its nested functions may refer to."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return {*code.co_names, *(name for nested in inner for name in _global_names(nested))}
 

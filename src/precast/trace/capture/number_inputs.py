@@ -1,13 +1,13 @@
-"""What changes in Python's state as inputs of a program: numbers, and tensors whose sizes change.
+"""Changing Python state as inputs of a program: numbers, and tensors whose sizes change.
 
-Ints travel as sizes of empty tensors, since sizes may be symbols.
+Ints are passed as sizes of empty tensors, since sizes may be symbols.
 
 Before: ``step(x, 7)``, and a module whose ``calls`` is 3 and whose ``scale`` is 0.5
 After:  ``step(x, empty[9, 0])`` and two more inputs, ``empty[5, 0]`` and ``tensor(0.5)``; while tracing, ints are
-        symbols less two, and floats are read out of their tensors
+        symbols minus two, and floats are read from their tensors
 
 Before: a module whose ``cache`` grows by a row at each call
-After:  one more input, which the module holds while it is traced
+After:  one more input, which is assigned to the module while it is traced
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,24 +19,24 @@ import torch
 
 from precast.trace.state.places import Place
 
-# Sizes 0 and 1 are always compiled for.
+# Sizes 0 and 1 are always specialized.
 _LEAST_SIZE = 2
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value can travel as a tensor."""
+    """Whether a value can be passed as a tensor."""
     return type(value) is float or (type(value) is int and value >= 0)
 
 
 def as_input(value: Any) -> Any:
-    """A number as a tensor; what is no number any more, as it is."""
+    """A number as a tensor; any other value unchanged."""
     if type(value) is float:
         return torch.tensor(value, dtype=torch.float64, device="cpu")
     return torch.empty((value + _LEAST_SIZE, 0), device="cpu") if is_number(value) else value
 
 
 def of_input(tensor: Any) -> Any:
-    """The number again, or a symbol for it."""
+    """The number that an input stands for, or a symbol for it."""
     if not isinstance(tensor, torch.Tensor):
         return tensor
     return tensor.shape[0] - _LEAST_SIZE if tensor.dim() else tensor.item()
@@ -44,9 +44,9 @@ def of_input(tensor: Any) -> Any:
 
 @dataclass(frozen=True)
 class NumberInputs:
-    """The ``leaves`` of a call that are numbers, by position, and the ``places`` whose numbers follow the leaves.
+    """Which numbers are inputs: ``leaves`` of the call, by position, and those in ``places``, after the leaves.
 
-    What is in the places ``tensors`` comes last, as it is.
+    The tensors in the places ``tensors`` come last, unchanged.
     """
 
     leaves: frozenset[int] = frozenset()
@@ -61,22 +61,22 @@ class NumberInputs:
         return (*self.places, *self.tensors)
 
     def inputs(self, leaves: Sequence[Any]) -> list[Any]:
-        """The leaves with numbers as tensors, and after them the numbers of the places."""
+        """The leaves with numbers as tensors, followed by the contents of the places."""
         found = [as_input(leaf) if number in self.leaves else leaf for number, leaf in enumerate(leaves)]
         return [*found, *self.read_inputs()]
 
     def read_inputs(self) -> list[Any]:
-        """What is in the places now, as inputs; None where nothing is."""
+        """The current contents of the places, as inputs; None for a place that is gone."""
         return [*(as_input(_read(place)) for place in self.places), *map(_read, self.tensors)]
 
     def leaves_of(self, inputs: Sequence[Any]) -> list[Any]:
-        """The leaves again, with numbers or symbols."""
+        """The leaves of a call from its inputs, with numbers or symbols."""
         leaves = inputs[: len(inputs) - len(self.all_places)]
         return [of_input(leaf) if number in self.leaves else leaf for number, leaf in enumerate(leaves)]
 
     @contextmanager
     def put(self, inputs: Sequence[Any]) -> Iterator[None]:
-        """While active, the places hold the numbers, or symbols, and the tensors of these inputs."""
+        """While active, the places hold the numbers, symbols and tensors of these inputs."""
         before = list(map(_read, self.all_places))
         given = inputs[len(inputs) - len(before) :]
         for number, (place, value) in enumerate(zip(self.all_places, given, strict=True)):

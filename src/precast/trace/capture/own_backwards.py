@@ -1,7 +1,7 @@
-"""Backwards that a program defines, run once where nothing is recorded, to find what they meet and write.
+"""Runs the backwards that a program defines once, unrecorded, to find the tensors and state that they use.
 
 Before: ``Scale.apply(x)``, whose ``backward`` reads a global tensor and appends to a list
-After:  the tensor is among those that the program meets; the list is as it was, and the program is refused
+After:  the tensor is among those that the program uses; the list is restored, and the program is refused
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from precast.trace.state.python_state import watched_python_state
 def running_own_backwards(
     function: Callable[..., Any], backwards: BackwardRuns, captured: CapturedTensors, inputs: Sequence[Any]
 ) -> Callable[..., Any]:
-    """``function``, after which the backward of its results runs, if the program defines any part of that."""
+    """``function`` followed by the backward of its results, if the program defines any part of that backward."""
     program = noting_backwards(function, backwards)
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -70,4 +70,4 @@ def _refuse_written_intermediates(captured: CapturedTensors, inputs: Sequence[An
 
 
 def _ignore(before: torch.Tensor, now: torch.Tensor) -> None:
-    """Buffers that are assigned to in a backward are among what it writes."""
+    """Buffers that a backward assigns are reported with its other writes."""

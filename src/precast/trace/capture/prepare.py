@@ -1,4 +1,4 @@
-"""Everything between a user's callable and a flat function on fake tensors that stages can trace.
+"""Turns a user's callable into a flat function on fake tensors that later stages can trace.
 
 Before: ``model(x, mask=m)`` over real tensors.
 After:  ``flat(p_weight, b_mean, c_scale, x, mask) -> [outputs]`` and fake inputs for it, state first.
@@ -36,7 +36,8 @@ from precast.trace.capture.module_state import StateTensor, constant_names, modu
 from precast.trace.capture.number_inputs import NumberInputs
 from precast.trace.capture.own_backwards import running_own_backwards
 from precast.trace.capture.stand_ins import averages_by_tensors, steps_as_numbers
-from precast.trace.captured_tensors import CapturedTensors
+from precast.trace.captured_tensors import CapturedTensors, meeting_nothing
+from precast.trace.constant_arguments import check_is_same, constants_among
 from precast.trace.decisions import MOST_FORKS, Decisions, UndecidedError
 from precast.trace.eager.fake_mode import dispatch_for
 from precast.trace.fake_inputs import DimensionPlan, DynamicSize, FakeInputs, fresh_copies
@@ -45,7 +46,7 @@ from precast.trace.provenance import innermost_users_line, run_users_code
 from precast.trace.state.places import Home
 from precast.trace.state.python_state import watched_python_state
 from precast.trace.state.references import Reference, References
-from precast.trace.state.snapshot import Write, Writes
+from precast.trace.state.snapshot import Write, Writes, traced_tensors
 
 _PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}
 
@@ -53,12 +54,14 @@ _PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTA
 class FlatCallable:
     """The user's callable over flat inputs: state first, then the leaves of its arguments.
 
-    Tensors of the state are exchanged for the given inputs wherever the program meets them. The tree of the results
-    is known after the first run, in ``out_tree``. With ``returns_changes``, containers of the arguments among the
-    results are an ``ArgumentContainer``; where the program changed any (``has_changes``), results are a pair with
-    what these hold now. With ``returns_writes``, what it wrote elsewhere (``writes``) follows. Last comes the new
-    ``.grad`` of inputs that got another one (``gradient_owners``). ``spent`` are the results of which the program has
-    taken the gradient itself.
+    Wherever the program uses a tensor of the state, it gets the input instead. ``out_tree``, the tree of the results,
+    is known after the first run. With ``returns_changes``, a container of the arguments among the results becomes an
+    ``ArgumentContainer``; if the program changed any (``has_changes``), the result is a pair with their new contents.
+    With ``returns_leaks``, the result is a pair with the tensors that the program left in Python state; with
+    ``returns_writes``, its writes to Python state (``writes``) follow; ``written`` has them in any case. Last comes the
+    new ``.grad`` of the inputs whose ``.grad`` was replaced (``gradient_owners``). ``spent`` are the results through
+    which the program has already run a backward. ``constants`` are leaves that are constants of the program, by
+    position.
     """
 
     def __init__(
@@ -69,21 +72,28 @@ class FlatCallable:
         *,
         returns_changes: bool = False,
         returns_writes: bool = False,
+        returns_leaks: bool = False,
         numbers: NumberInputs | None = None,
         gradients: GradientInputs | None = None,
         decisions: Decisions | None = None,
+        meets_nothing: bool = False,
+        constants: Mapping[int, tuple[str, torch.Tensor]] | None = None,
     ) -> None:
         self._function = function
         self._state = tuple(state)
         self._tree = tree
         self._returns_changes = returns_changes
         self._returns_writes = returns_writes
+        self._returns_leaks = returns_leaks
         self._numbers = numbers or NumberInputs()
         self._gradients = gradients or NO_GRADIENTS
         self._decisions = decisions or Decisions()
+        self._meets_nothing = meets_nothing
+        self._constants = constants or {}
         self.out_tree: pytree.TreeSpec | None = None
         self.has_changes = False
         self.writes: Writes = Writes()
+        self.written: tuple[Write, ...] = ()
         self.gradient_owners: tuple[int, ...] = ()
         self.spent: tuple[int, ...] = ()
         self.runs_backward = False
@@ -96,7 +106,10 @@ class FlatCallable:
         versions = [_version(value) for value in inputs]
         backwards = BackwardRuns()
         program = noting_backwards(self._function, backwards)
-        outputs = self._run(program, CapturedTensors(stand_ins), inputs[len(self._state) :])
+        captured = meeting_nothing(stand_ins) if self._meets_nothing else CapturedTensors(stand_ins)
+        outputs = self._run(program, captured, inputs[len(self._state) :])
+        if backwards.has_run:
+            captured.note_own_run()
         changed = [value for value, version in zip(inputs, versions, strict=True) if _version(value) != version]
         outputs = self._without_spent(outputs, backwards, changed)
         self.runs_backward = backwards.has_run
@@ -113,7 +126,7 @@ class FlatCallable:
     def discover(
         self, flat: Sequence[Any], make_stand_in: Callable[[torch.Tensor], torch.Tensor], gradients: GradientSearch
     ) -> list[torch.Tensor]:
-        """Run once to find the tensors that the program meets beyond its known state."""
+        """Run once to find the tensors that the program uses beyond its known state."""
         captured = CapturedTensors(dict(zip(map(id, self._state), flat, strict=False)), make_stand_in, gradients)
         backwards = BackwardRuns()
         program = running_own_backwards(self._function, backwards, captured, flat)
@@ -123,8 +136,17 @@ class FlatCallable:
         gradients.finish(runs_backward=backwards.has_run)
         return captured.discovered
 
+    def _with_constants(self, leaves: Sequence[Any], captured: CapturedTensors) -> list[Any]:
+        leaves = list(leaves)
+        for position, (path, tensor) in self._constants.items():
+            with captured.exchanged():
+                check_is_same(leaves[position], tensor, path)
+            leaves[position] = captured.constants.add(tensor, leaves[position])
+        return leaves
+
     def _run(self, program: Callable[..., Any], captured: CapturedTensors, inputs: Sequence[Any]) -> list[Any]:
-        args, kwargs = pytree.tree_unflatten(self._numbers.leaves_of(inputs), self._tree)
+        leaves = self._with_constants(self._numbers.leaves_of(inputs), captured)
+        args, kwargs = pytree.tree_unflatten(leaves, self._tree)
         containers = WatchedContainers((args, kwargs) if self._returns_changes else ())
 
         def update_buffer(buffer: torch.Tensor, value: torch.Tensor) -> None:
@@ -139,7 +161,9 @@ class FlatCallable:
             stand_in.copy_(value)
 
         captured.printed = [] if self._returns_writes else None
-        watched = watched_python_state(self._function, update_buffer, returns_writes=self._returns_writes)
+        watched = watched_python_state(
+            self._function, update_buffer, returns_writes=self._returns_writes, allows_leaks=self._returns_leaks
+        )
         numbers = self._numbers.put(inputs)
         with (
             explained_failures(),
@@ -152,14 +176,18 @@ class FlatCallable:
             forgotten_results(),
         ):
             result = self._decisions.run(partial(run_users_code, program), args, kwargs)
+        captured.constants.check_unwritten()
+        self.written = tuple(written.writes)
         changes = containers.changes()
         self.has_changes = bool(changes)
         results = (result, changes) if changes else result
+        if self._returns_leaks:
+            results = (results, [leak for write in written.writes for leak in traced_tensors(write.values)])
         if not self._returns_writes:
             references = References(containers, {}, ())
             outputs, self.out_tree = references.flatten(results)
             _check_outputs(outputs)
-            return [captured.substitute(output) for output in outputs]
+            return [captured.returned(output) for output in outputs]
         writes = [*written.writes, *map(Write.of_printed, captured.printed or ())]
         references = References(containers, written.homes, (results, [write.values for write in writes]))
         outputs, self.out_tree = references.flatten(results)
@@ -172,7 +200,7 @@ class FlatCallable:
 class PreparedCall:
     """A call that is ready to be traced.
 
-    ``flat(*fake_inputs)`` runs it; ``state`` are the real tensors behind the first inputs, in order.
+    ``flat(*fake_inputs)`` runs it; ``state`` are the real tensors of the first inputs, in order.
     """
 
     flat: FlatCallable
@@ -184,11 +212,13 @@ class PreparedCall:
     module_names: Mapping[int, str]
     gradients: GradientInputs = NO_GRADIENTS
     exchanged: frozenset[Home] = frozenset()
-    """The places that the program leaves another value in."""
+    """The places in Python state that the program assigns."""
     decisions: Decisions = field(default_factory=Decisions)
-    """What the program chooses by values that only running it can give."""
+    """The program's branches on data-dependent values."""
+    constants: Mapping[int, tuple[str, torch.Tensor]] = field(default_factory=dict)
+    """Tensors among the arguments that are constants of the program, by position: their path and value."""
     applies_transforms: bool = False
-    """Whether it applies transforms of ``torch.func`` by itself."""
+    """Whether the program itself applies transforms of ``torch.func``."""
 
 
 @stage
@@ -203,43 +233,43 @@ def prepare(
     numbers: NumberInputs | None = None,
     takes_fakes: bool = False,
     may_fork: bool = False,
+    returns_leaks: bool = False,
+    meets_nothing: bool = False,
+    constant_arguments: Sequence[str] = (),
 ) -> PreparedCall:
     """Flatten the call, find its state, make fake inputs. Must run inside a ``tracing_session``.
 
-    ``size_roots`` names the symbols of sizes by leaf and dimension, in place of ``dynamic_shapes``. With
-    ``keeps_writes``, a program may leave tensors in Python's state: someone will see to it that they get there.
-    ``numbers`` are inputs, too; the arguments hold those among the leaves as such already. With ``takes_fakes``, inputs
-    and state may be fake tensors, whose sizes are kept: symbols, and symbols for what only data tells. One that
-    ``may_fork`` has a `cond` where it goes on in two ways by the value of a tensor.
+    ``size_roots`` names the symbols of sizes by leaf and dimension, instead of ``dynamic_shapes``. ``keeps_writes``:
+    the program may leave tensors in Python state; the caller will put them there. ``numbers`` become inputs, too; those
+    among the leaves have been replaced in the arguments already. ``takes_fakes``: inputs and state may be fake tensors,
+    whose sizes, backed or unbacked symbols, are kept. ``may_fork``: a data-dependent branch becomes a ``cond``.
+    ``returns_leaks``: tensors that the program would leave in Python state are results. ``meets_nothing``: the
+    discovery run is skipped, and a use of tensors beyond the known state raises ``UnknownStateError``. Tensors among
+    the ``constant_arguments`` are constants, which each run checks.
     """
-    call = flatten_call(function, args, kwargs)
-    if numbers is not None:
-        call = _with_numbers(call, numbers)
+    call = _with_numbers(flatten_call(function, args, kwargs), numbers)
     roots = root_modules(function)
     state = module_state(roots)
     check_tensors(call, state, takes_fakes=takes_fakes)
     fakes = _fakes_for(call, state)
-    if size_roots is not None:
-        fake_leaves = [_fake_of_roots(fakes, i, leaf, size_roots) for i, leaf in enumerate(call.leaves)]
-    else:
-        dims = normalize_dynamic_shapes(function, opened(args), opened(dict(kwargs or {})), dynamic_shapes)
-        fake_leaves = [_fake_leaf(fakes, leaf, dim) for leaf, dim in zip(call.leaves, dims, strict=True)]
+    given = opened(args), opened(dict(kwargs or {}))
+    dims = normalize_dynamic_shapes(function, *given, dynamic_shapes) if size_roots is None else None
+    fake_leaves = _fake_leaves(fakes, call.leaves, dims, size_roots or {})
     fake_state = [fakes.fake(item.tensor) for item in state]
-
     decisions = Decisions(MOST_FORKS if may_fork else 0)
-    flat_over = partial(FlatCallable, function, tree=call.tree, numbers=numbers, decisions=decisions)
-    first = flat_over(state=[item.tensor for item in state], returns_writes=keeps_writes)
+    constants = constants_among(constant_arguments, call)
+    flat_over = partial(FlatCallable, function, tree=call.tree, numbers=numbers, returns_leaks=returns_leaks)
+    flat_over = partial(flat_over, decisions=decisions, constants=constants)
     tensors = [*(item.tensor for item in state), *call.leaves]
-    met = _discover(first, tensors, [*fake_state, *fake_leaves], fakes, decisions)
+    first = flat_over(state=tensors[: len(state)], returns_writes=keeps_writes)
+    met = _NOTHING if meets_nothing else _discover(first, tensors, [*fake_state, *fake_leaves], fakes, decisions)
     if not keeps_writes:
         met.refuse_gradients()
     state += _constants(met.discovered, constant_names(roots, function))
-    values = [*(item.tensor for item in state), *call.leaves]
-    gradients = gradient_inputs(met.gradients, values)
-    flat = flat_over(state=[item.tensor for item in state], gradients=gradients)
+    gradients = gradient_inputs(met.gradients, values := [*(item.tensor for item in state), *call.leaves])
     inputs = (*fake_state, *met.stand_ins, *fake_leaves)
     return PreparedCall(
-        flat=flat,
+        flat=flat_over(state=values[: len(state)], gradients=gradients, meets_nothing=meets_nothing),
         call=call,
         state=tuple(state),
         fakes=fakes,
@@ -249,12 +279,22 @@ def prepare(
         gradients=gradients,
         exchanged=frozenset(home for write in first.writes.writes for home in write.homes),
         decisions=decisions,
+        constants=constants,
         applies_transforms=first.applies_transforms,
     )
 
 
+def _fake_leaves(
+    fakes: FakeInputs, leaves: Sequence[Any], dims: Sequence[LeafDims] | None, roots: Mapping[tuple[int, int], str]
+) -> list[Any]:
+    """Fakes of the arguments, with sizes as in ``dims``, or with the symbols that ``roots`` names."""
+    if dims is None:
+        return [_fake_of_roots(fakes, number, leaf, roots) for number, leaf in enumerate(leaves)]
+    return [_fake_leaf(fakes, leaf, dim) for leaf, dim in zip(leaves, dims, strict=True)]
+
+
 def _fakes_for(call: FlatCall, state: Sequence[StateTensor]) -> FakeInputs:
-    """Over the symbols of what is fake already, if anything is."""
+    """Fake inputs over the shape environment of inputs that are fake already, if there are any."""
     fakes = FakeInputs(shape_env_of(call, state))
     fakes.bind(call.leaves)
     return fakes
@@ -266,7 +306,7 @@ def _constants(tensors: Sequence[torch.Tensor], names: Mapping[int, str]) -> lis
 
 
 def _input_names(state: Sequence[StateTensor], call: FlatCall) -> tuple[str, ...]:
-    """Unique names, state first, as PyTorch spells them: where two clash, the user's arguments keep theirs."""
+    """Unique names, state first, as PyTorch spells them; where two clash, the argument keeps its name."""
     state_names = [as_identifier(_PREFIXES[item.kind] + item.target.removeprefix("self_").lower()) for item in state]
     names = unique_names([*call.names, *state_names])
     return (*names[len(call.names) :], *names[: len(call.names)])
@@ -274,7 +314,7 @@ def _input_names(state: Sequence[StateTensor], call: FlatCall) -> tuple[str, ...
 
 @dataclass(frozen=True)
 class _Met:
-    """What a program met on its first run: tensors beyond its known state, and whose ``.grad`` it uses."""
+    """What the discovery run found: tensors beyond the known state, and tensors whose ``.grad`` the program uses."""
 
     discovered: list[torch.Tensor]
     stand_ins: list[torch.Tensor]
@@ -282,14 +322,17 @@ class _Met:
     line: str | None
 
     def refuse_gradients(self) -> None:
-        """Raise where the program uses gradients that were there before."""
+        """Raise if the program uses gradients that existed before the call."""
         if any(tensor.grad is not None for tensor in self.gradients):
             raise CaptureError(
-                "The program uses .grad of its inputs or parameters, which they have from before.",
+                "The program uses .grad of its inputs or parameters from before the call.",
                 at=self.line,
-                why="a captured program has no gradients beside those that are computed inside of it",
+                why="a captured program has no gradients except those that it computes itself",
                 fix="Compile the function with precast.compile, or use torch.autograd.grad inside of it.",
             )
+
+
+_NOTHING = _Met([], [], [], None)
 
 
 def _discover(
@@ -306,7 +349,7 @@ def _discover(
             return copy
 
         with fakes.mode, dispatch_for(fake_tensors), fakes.unrecorded():
-            # The run may resize or transpose its inputs: what is traced afterwards must find them as they were.
+            # The run may resize or transpose its inputs, and the trace that follows needs them unchanged.
             copies = fresh_copies(fake_tensors)
             search = GradientSearch(known)
             for tensor, copy in zip(tensors, copies, strict=True):
@@ -332,7 +375,7 @@ def _discover(
 def _fake_gradients(
     gradients: GradientInputs, inputs: Sequence[Any], tensors: Sequence[Any], fakes: FakeInputs
 ) -> list[torch.Tensor]:
-    """Fakes for what the owners have as ``.grad``, in sizes that may be symbols as the owners' are."""
+    """Fakes for the owners' ``.grad``, with the symbolic sizes of the owners."""
     made = []
     for owner, is_present in zip(gradients.owners, gradients.present, strict=True):
         if is_present:
@@ -345,8 +388,10 @@ def _fake_gradients(
     return made
 
 
-def _with_numbers(call: FlatCall, numbers: NumberInputs) -> FlatCall:
-    """The call with one more leaf for every number, or changing tensor, that Python's state holds."""
+def _with_numbers(call: FlatCall, numbers: NumberInputs | None) -> FlatCall:
+    """The call with one more leaf for every number, or changing tensor, in Python state."""
+    if numbers is None:
+        return call
     paths = tuple(place.path for place in numbers.all_places)
     leaves = (*call.leaves, *numbers.read_inputs())
     return FlatCall(leaves, call.tree, (*call.names, *map(as_identifier, paths)), (*call.paths, *paths))
@@ -393,8 +438,8 @@ def _version(value: Any) -> int:
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """The names with a numeric suffix where one repeats, counting up one that is there already."""
-    taken = {"self"}  # what the graph module's own forward calls its first argument
+    """The names, with a numeric suffix on repeated ones; an existing suffix is counted up."""
+    taken = {"self"}  # the first argument of the graph module's forward
     unique: list[str] = []
     for name in names:
         stem, _, number = name.rpartition("_")

@@ -1,16 +1,18 @@
-"""From a callable and example inputs to a program, by running it once on fake tensors.
+"""Captures a program from a callable and example inputs, by running it once on fake tensors.
 
-Tensors that a trace found by itself (``torch.tensor([1, 2])`` in the program) become inputs like all other state.
+Tensor constants in the trace (``torch.tensor([1, 2])`` in the program) are lifted to inputs, like all other state.
 
 Before: ``c = self._tensor_constant0; y = add(x, c)``. After: ``y = add(x, c_lifted_tensor_0)``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, is_fake
+from torch.utils import _pytree as pytree
 
 from precast.errors import CaptureError
 from precast.graph.nodes import set_value, source_line_of
@@ -23,8 +25,8 @@ from precast.graph.signature import (
     OutputKind,
     OutputSpec,
     Signature,
-    SymIntArgument,
     TensorArgument,
+    value_argument,
 )
 from precast.graph.verifier import verify
 from precast.trace.capture.branch_constants import lift_constants_of_branches
@@ -32,18 +34,22 @@ from precast.trace.capture.contradictions import check_no_contradictions
 from precast.trace.capture.dynamic_shapes import named_arguments, normalize_dynamic_shapes
 from precast.trace.capture.failures import InnerTransformError, refuse_inner_transforms
 from precast.trace.capture.least_sizes import with_least_sizes
+from precast.trace.capture.module_state import constant_names, root_modules
 from precast.trace.capture.prepare import PreparedCall, prepare
+from precast.trace.captured_tensors import UnknownStateError
+from precast.trace.decisions import UndecidedError
 from precast.trace.eager.symbolic_numbers import extremes_of_symbols
 from precast.trace.fake_inputs import FakeInputs, fresh_copies
 from precast.trace.record import Decompositions, argument_spec, rename_placeholders, trace
 from precast.trace.retrace import remove_dead_nodes
 from precast.trace.session import tracing_session
+from precast.trace.state.snapshot import Write
 
 
 def lift_constants(
     module: fx.GraphModule, fakes: FakeInputs, *, position: int, first_number: int
 ) -> dict[str, torch.Tensor]:
-    """Turn tensor attributes into placeholders from ``position`` on; gives their names and tensors in order."""
+    """Turn tensor attributes into placeholders from ``position`` on; returns their names and tensors in order."""
     graph = module.graph
     attributes = [node for node in graph.nodes if node.op == "get_attr" and _is_tensor(module, node)]
     if not attributes:
@@ -56,10 +62,10 @@ def lift_constants(
         tensor = getattr(module, str(node.target))
         if isinstance(tensor, FakeTensor) and tensor.fake_mode is fakes.mode:
             raise CaptureError(
-                "The program reaches for a tensor that was not recorded.",
+                "The program uses a tensor that was not recorded.",
                 at=str(source_line_of(next(iter(node.users), node)) or "") or None,
-                why="it comes out of an object that tracing does not see into, such as the inside of a tensor subclass",
-                fix="Pass what is inside as arguments of its own, or use the whole.",
+                why="it comes out of an object that is opaque to tracing, such as an inner tensor of a tensor subclass",
+                fix="Pass the inner tensors as arguments of their own, or use the whole object.",
             )
         if id(tensor) not in placeholders:
             with graph.inserting_before(start):
@@ -89,31 +95,39 @@ def capture(
     pre_dispatch: bool = False,
     allows_narrower_sizes: bool = False,
     may_fork: bool = False,
+    returns_leaks: bool = False,
+    constant_arguments: Sequence[str] = (),
+    tell_writes: Callable[[Sequence[Write]], object] | None = None,
 ) -> Program:
     """Record what ``function(*args, **kwargs)`` does, as a flat graph of ATen ops over lifted state.
 
-    No real computation happens and nothing that the caller can see changes. Parameters, buffers and other tensors that
-    the program meets become inputs, each once; Python values are constants. What ``may_fork`` has a ``cond`` where it
-    chooses in Python by the value of a tensor.
+    No real computation happens, and nothing that the caller can see changes. Parameters, buffers and other tensors that
+    the program uses become inputs, each once; Python values are constants. With ``may_fork``, a Python branch on the
+    value of a tensor becomes a ``cond``. With ``returns_leaks``, the result is a pair with the tensors that the program
+    left in Python state, which are an error otherwise. Tensors among the ``constant_arguments`` are constants: what
+    depends on them alone is computed now, and each run checks their values. ``tell_writes`` is called with what the
+    program left in Python state, which has been restored.
 
     >>> program = capture(torch.nn.Linear(3, 2), (torch.ones(1, 3),))
     >>> [spec.arg.name for spec in program.signature.inputs]
     ['p_weight', 'p_bias', 'input_1']
     """
     with tracing_session(), extremes_of_symbols():
-        call = prepare(function, args, kwargs, dynamic_shapes=dynamic_shapes, takes_fakes=True, may_fork=may_fork)
-        if pre_dispatch and call.applies_transforms:
-            raise InnerTransformError.at_line(None)
-        with call.fakes.mode:
-            inputs = fresh_copies(call.fake_inputs)
-        module = trace(
-            call.flat,
-            inputs,
-            call.fakes.mode,
-            decompositions=decompositions,
-            pre_dispatch=pre_dispatch,
-            module_names=call.module_names,
+        ready = partial(
+            prepare,
+            function,
+            args,
+            kwargs,
+            dynamic_shapes=dynamic_shapes,
+            takes_fakes=True,
+            may_fork=may_fork,
+            returns_leaks=returns_leaks,
+            constant_arguments=constant_arguments,
         )
+        traced = partial(_traced, decompositions=decompositions, pre_dispatch=pre_dispatch)
+        call, module = _at_once(function, args, kwargs or {}, ready, traced) or traced(ready())
+        if tell_writes is not None:
+            tell_writes(call.flat.written)
         if pre_dispatch:
             refuse_inner_transforms(module)
         program = as_program(call, module)
@@ -130,6 +144,48 @@ def capture(
     return program
 
 
+def _at_once(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    ready: Callable[..., PreparedCall],
+    traced: Callable[[PreparedCall], tuple[PreparedCall, fx.GraphModule]],
+) -> tuple[PreparedCall, fx.GraphModule] | None:
+    """Trace without a discovery run; None if the program needs one. Most modules use no tensor beyond their state."""
+    roots = root_modules(function)
+    tensors = (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+    if not roots or constant_names(roots, function) or any(map(is_fake, (*tensors, *_parameters(roots)))):
+        return None
+    try:
+        return traced(ready(meets_nothing=True))
+    except (UnknownStateError, UndecidedError):
+        return None
+
+
+def _parameters(roots: Mapping[str, torch.nn.Module]) -> Iterator[torch.Tensor]:
+    for root in roots.values():
+        yield from root.parameters()
+        yield from root.buffers()
+
+
+def _traced(
+    call: PreparedCall, *, decompositions: Decompositions | None, pre_dispatch: bool
+) -> tuple[PreparedCall, fx.GraphModule]:
+    if pre_dispatch and call.applies_transforms:
+        raise InnerTransformError.at_line(None)
+    with call.fakes.mode:
+        inputs = fresh_copies(call.fake_inputs)
+    module = trace(
+        call.flat,
+        inputs,
+        call.fakes.mode,
+        decompositions=decompositions,
+        pre_dispatch=pre_dispatch,
+        module_names=call.module_names,
+    )
+    return call, module
+
+
 def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
     """Name the inputs, lift constants, drop dead code, and write the signature for a freshly traced graph."""
     out_tree = call.flat.out_tree
@@ -137,7 +193,7 @@ def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
     module = rename_placeholders(module, call.input_names)
     _drop_detaching_of_constants(module.graph)
     _drop_marks_of_profilers(module.graph)
-    # fx changes names that Python reserves.
+    # fx renames nodes whose names Python reserves.
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
     state = {item.target: item.tensor for item in call.state}
     constants = sum(item.target.startswith("lifted_tensor_") for item in call.state)
@@ -148,7 +204,7 @@ def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
         InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name), name.removeprefix("c_")) for name in lifted
     ]
     specs = [*_state_specs(call, names), *lifted_specs, *_user_specs(call, names)]
-    remove_dead_nodes(module.graph)
+    remove_dead_nodes(module.graph, kept=call.fakes.has_assertions)
     specs = _without_unused_constants(module.graph, specs)
     module.recompile()
     kept = {spec.target for spec in specs}
@@ -161,7 +217,7 @@ def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
 
 
 def _drop_detaching_of_constants(graph: fx.Graph) -> None:
-    """``torch.tensor([1, 2])`` detaches its fresh tensor in place, which has no history yet."""
+    """Drop the ``detach_`` in ``torch.tensor([1, 2])``: the fresh tensor has no history yet."""
     for node in list(graph.nodes):
         source = node.args[0] if node.target is torch.ops.aten.detach_.default else None
         if isinstance(source, fx.Node) and source.target is torch.ops.aten.lift_fresh_copy.default:
@@ -170,7 +226,7 @@ def _drop_detaching_of_constants(graph: fx.Graph) -> None:
 
 
 def _drop_marks_of_profilers(graph: fx.Graph) -> None:
-    """``record_function`` tells a profiler of the run that is recorded, and is no part of the program."""
+    """Drop ``record_function`` marks: they are for profilers, and not part of the program."""
     for node in reversed(graph.nodes):
         if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "profiler":
             graph.erase_node(node)
@@ -192,13 +248,12 @@ def _user_specs(call: PreparedCall, names: Sequence[str]) -> list[InputSpec]:
 
 
 def _user_argument(name: str, leaf: object) -> ArgumentSpec:
-    if isinstance(leaf, torch.SymInt):
-        return SymIntArgument(name)
-    return TensorArgument(name) if isinstance(leaf, torch.Tensor) else ConstantArgument(name, leaf)
+    is_traced = isinstance(leaf, torch.Tensor | torch.SymInt)
+    return value_argument(name, leaf) if is_traced else ConstantArgument(name, leaf)
 
 
 def _without_unused_constants(graph: fx.Graph, specs: list[InputSpec]) -> list[InputSpec]:
-    """Constants that the program met but did not use are no inputs."""
+    """Drop the inputs for constants that the program touched but did not use."""
     unused = {node.name: node for node in graph.nodes if node.op == "placeholder" and not node.users}
     dropped = [s for s in specs if s.kind is InputKind.CONSTANT_TENSOR and s.arg.name in unused]
     for spec in dropped:

@@ -1,15 +1,15 @@
-"""What runs in place of a library's code while a program is traced.
+"""Replaces library code that cannot be traced exactly: optimizers' step counts, and averaging batch norms.
 
-Torch's optimizers while they are traced: they count steps with the numbers that they count with in eager.
+Torch's optimizers compute with steps as Python numbers, as in eager.
 
-Before: ``1 - 0.999**step`` with ``step`` a float32 tensor, as they do where they are compiled: 1e-5 off at first
-After:  ``step.item()``, a symbol for a Python number, which is computed with as Python would
+Before: ``1 - 0.999**step`` with ``step`` a float32 tensor, their code for compilers: off by 1e-5 in the first steps
+After:  ``step.item()``, a symbol for a Python number, and arithmetic in double precision
 
-Where they choose by such a number, the way that they have for CUDA graphs is taken, which chooses by tensors.
+Optimizers that branch on such a number take their path for CUDA graphs (``capturable``), which selects by tensors.
 
-Batch norms whose running statistics are the averages of all batches so far (``momentum=None``).
+Batch norms whose running statistics are averages of all batches so far (``momentum=None``):
 
-Before: ``factor = 1.0 / float(num_batches_tracked)``, a Python number that only running the program can give.
+Before: ``factor = 1.0 / float(num_batches_tracked)``, a data-dependent Python number.
 After:  ``factor = 1.0 / num_batches_tracked``, a tensor; ``running = running * (1 - factor) + batch * factor``.
 """
 
@@ -40,7 +40,7 @@ def steps_as_numbers() -> Iterator[None]:
                     stack.enter_context(patch.object(module, name, replacement))
             for name, replacement in _EXTREMES.items():
                 stack.enter_context(patch.object(module, name, replacement, create=True))
-        # Their marks in profiles would cut the graph in pieces.
+        # Their profiler marks would split the graph.
         stack.enter_context(patch.object(torch.autograd.profiler, "record_function", _unmarked(_record_function)))
         for module, name in _CHOOSING:
             stack.enter_context(patch.object(module, name, _by_tensors(getattr(module, name))))
@@ -70,7 +70,7 @@ _EXTREMES = {"max": greatest, "min": least}
 
 
 def _by_tensors(update: Callable[..., None]) -> Callable[..., None]:
-    """An optimizer's function that chooses by tensors, with steps that are as exact as Python's numbers."""
+    """An optimizer's function in its ``capturable`` mode, with steps in double precision."""
 
     @wraps(update)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -89,7 +89,7 @@ _forward = _BatchNorm.forward
 
 @contextmanager
 def averages_by_tensors() -> Iterator[None]:
-    """Let such batch norms count and blend with tensors meanwhile; the others stay as they are."""
+    """While active, batch norms with ``momentum=None`` count and average with tensors."""
     with patch.object(_BatchNorm, "forward", _traceable_forward):
         yield
 
@@ -100,7 +100,7 @@ def _traceable_forward(module: _BatchNorm, input: torch.Tensor) -> torch.Tensor:
         return _forward(module, input)
     module._check_input_dim(input)
     count.add_(1)
-    # With a momentum of 1, nothing is left of what these were: they become the batch's own statistics.
+    # With a momentum of 1, these become the statistics of the batch.
     batch_mean, batch_variance = torch.zeros_like(mean), torch.zeros_like(variance)
     output = torch.nn.functional.batch_norm(
         input, batch_mean, batch_variance, module.weight, module.bias, training=True, momentum=1.0, eps=module.eps

@@ -1,4 +1,4 @@
-"""Reads what an error about ``dynamic_shapes`` says to declare instead. Nothing in the text is run.
+"""Parses the ``dynamic_shapes`` that an error's text suggests. Nothing in the text is executed.
 
 Before: ``"… Suggested fixes:\\nbatch = Dim('batch', max=64)\\ndynamic_shapes = {'x': {0: batch}}"``
 After:  ``{'x': {0: Dim('batch', max=64)}}``
@@ -17,7 +17,7 @@ _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult)
 def refine_dynamic_shapes_from_suggested_fixes(
     msg: str, dynamic_shapes: Mapping[str, Any] | tuple[Any, ...] | list[Any]
 ) -> Any:
-    """The ``dynamic_shapes`` that an error's text suggests, by name or by position as those that were given.
+    """Return the ``dynamic_shapes`` that an error message suggests, in the form (by name or position) of those given.
 
     >>> text = "Suggested fixes:\\nbatch = Dim('batch', max=64)\\ndynamic_shapes = {'x': {0: batch}}"
     >>> refine_dynamic_shapes_from_suggested_fixes(text, (None,))

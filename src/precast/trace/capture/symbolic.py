@@ -1,24 +1,21 @@
-"""Symbolic tracing: a module's forward runs on proxies, which write down what is done with them.
+"""Symbolic tracing: runs a module's forward on proxies, which record the operations on them.
 
 Before: ``self.second(self.first(x).relu())``, two linear layers
 After:  ``linear(x, first.weight, first.bias); relu(); linear(…, second.weight, second.bias)``
 
-Needs neither data nor weights: a module on the meta device does. Submodules are always entered, so a graph has
-functions, methods and attributes in it, and no calls of modules.
+Needs neither data nor weights: a module on the meta device is enough. Submodules are always entered, so a graph has
+``call_function``, ``call_method`` and ``get_attr`` nodes, and no ``call_module``.
 
-Functions that make tensors out of nothing, recorded while a program is traced symbolically.
+Factory functions are patched in ``torch`` while tracing, so that they are recorded:
 
-Before: ``torch.arange(x.shape[1])`` raises: ``arange`` does not know what a proxy is
+Before: ``torch.arange(x.shape[1])`` raises: ``arange`` does not accept a proxy
 After:  ``arange = call_function(torch.arange, (getitem,))``
 
-They are exchanged in ``torch`` itself, and put back whatever happens.
-
-Parameters and buffers of a module that is traced symbolically: read as proxies, and written to in the graph.
+Parameters and buffers are read as proxies; ``torch.nn.Module.__setattr__`` is patched while tracing, so that
+assignments to buffers are recorded:
 
 Before: ``self.count = self.count + 1`` adds to the module's own buffer while tracing
 After:  ``count = get_attr(count); add = count + 1; copy_ = count.copy_(add)``
-
-The assignment of ``torch.nn.Module`` is exchanged, and put back whatever happens.
 """
 
 import inspect
@@ -41,18 +38,18 @@ from precast.errors import CaptureError, DataDependentError, InputTypeError
 from precast.trace.capture.call import as_identifier
 from precast.trace.provenance import innermost_users_line, users_line
 
-# Make tensors: recorded always, so that no constant is baked in and a program on the meta device stays there.
+# Create tensors: always recorded, so that they do not become constants, and a program on the meta device stays there.
 _MAKERS = (
     "arange", "as_tensor", "asarray", "empty", "empty_strided", "eye", "from_numpy", "full", "linspace", "logspace",
     "ones", "rand", "randint", "randn", "randperm", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros",
 )  # fmt: skip
-# Make no tensor: recorded where they are asked about a traced value.
+# Create no tensor: recorded if an argument is a traced value.
 _INQUIRERS = ("finfo", "iinfo")
 
 
 @contextmanager
 def recorded_factories(tracer: fx.Tracer) -> Iterator[None]:
-    """While active, factory functions of ``torch`` make nodes of the traced graph."""
+    """While active, factory functions of ``torch`` are recorded as nodes of the graph."""
     originals = {name: getattr(torch, name) for name in (*_MAKERS, *_INQUIRERS)}
     try:
         for name, original in originals.items():
@@ -74,12 +71,12 @@ def _recording(original: Callable[..., Any], tracer: fx.Tracer, *, always: bool)
 
 
 def has_proxy(value: Any) -> bool:
-    """Whether a traced value is somewhere in there."""
+    """Whether ``value`` contains a proxy."""
     return any(isinstance(leaf, fx.Proxy) for leaf in pytree.tree_leaves(value))
 
 
 class StateProxy(fx.Proxy):
-    """A tensor of the module: its values are unknown, its sizes are not."""
+    """A proxy for a tensor of the module, whose sizes are known."""
 
     def __init__(self, node: fx.Node, tracer: fx.Tracer, tensor: torch.Tensor) -> None:
         super().__init__(node, tracer)
@@ -105,7 +102,7 @@ class StateProxy(fx.Proxy):
 
 @contextmanager
 def recorded_assignments() -> Iterator[None]:
-    """While active, a traced value that is assigned to a buffer is written into it in the graph."""
+    """While active, the assignment of a proxy to a buffer is recorded as a ``copy_``."""
     original = torch.nn.Module.__setattr__
 
     def assign(module: torch.nn.Module, name: str, value: Any) -> None:
@@ -132,11 +129,11 @@ def symbolic_trace(
     *,
     assume_false: bool = False,
 ) -> fx.GraphModule:
-    """Trace ``module`` without data.
+    """Trace ``module`` symbolically, without example inputs.
 
-    Arguments without a default become placeholders. ``concrete_args`` says otherwise, by name: tensors in it, and in
-    containers in it, stand for placeholders, all else is a constant. What it does not name has its default. Where the
-    program branches in Python on a traced value, that is an error, or with ``assume_false`` the branch is not taken.
+    Arguments without a default become placeholders, others keep their default. ``concrete_args`` overrides this by
+    name: tensors in it, also in containers, stand for placeholders, everything else is a constant. A Python branch on a
+    traced value is an error; with ``assume_false`` the branch is not taken.
 
     >>> traced = symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, 3, device="meta"), torch.nn.ReLU()))
     >>> [node.op for node in traced.graph.nodes]
@@ -156,7 +153,7 @@ def symbolic_trace(
 
 @dataclass(frozen=True)
 class _Planned:
-    """One call of the module: its leaves, which of them are traced under which name, and the tree they form."""
+    """One call of the module: its leaves, the name of each traced leaf (None for constants), and their tree."""
 
     leaves: tuple[Any, ...]
     names: tuple[str | None, ...]
@@ -211,13 +208,13 @@ def _flattened(signature: inspect.Signature, args: list[Any], kwargs: dict[str, 
 
 
 class _UnknownValueError(Exception):
-    """Python asked a proxy for a number or a truth value."""
+    """The program needs the number or truth value of a proxy."""
 
 
 class _Tracer(fx.Tracer):
-    """Enters every module, and refuses to guess.
+    """A tracer that enters every module.
 
-    Buffers are traced as parameters are, so that what a program does to them is recorded and not done.
+    Buffers are traced like parameters, so that operations on them are recorded and not executed.
     """
 
     def __init__(self, call: _Planned, *, assume_false: bool) -> None:
@@ -233,7 +230,7 @@ class _Tracer(fx.Tracer):
     def create_args_for_root(
         self, root_fn: Any, is_module: bool, concrete_args: Any = None
     ) -> tuple[Callable[..., Any], list[Any]]:
-        """Placeholders where the planned call has tensors, constants elsewhere."""
+        """Placeholders for the tensors of the planned call, constants for its other leaves."""
         leaves = [
             leaf if name is None else self.create_proxy("placeholder", name, (), {})
             for leaf, name in zip(self._call.leaves, self._call.names, strict=True)
@@ -260,7 +257,7 @@ class _Tracer(fx.Tracer):
         raise DataDependentError(
             "The program branches in Python on a value that is only traced.",
             at=innermost_users_line(),
-            why=f"{obj.node.name} has no value while tracing symbolically, so neither way is right",
+            why=f"{obj.node.name} has no value while tracing symbolically, so neither branch can be chosen",
             fix="Write torch.where or torch.cond, or call precast.symbolic_trace yourself: with what decides in "
             "concrete_args, or with assume_false=True if the branch is never taken.",
         )
@@ -273,7 +270,7 @@ class _Tracer(fx.Tracer):
 
 
 def _is_in_torchs_check() -> bool:
-    """Whether torch's own layers are asking if an input is wrong: functions that do nothing but raise."""
+    """Whether the branch is in an input check of torch's own layers, which does nothing but raise."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_FX_FOLDER):
         frame = frame.f_back

@@ -1,1 +1,1 @@
-"""What torch does otherwise on fake tensors than in eager, done as in eager."""
+"""Corrections where torch behaves differently on fake tensors than in eager."""

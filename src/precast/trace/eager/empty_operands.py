@@ -1,7 +1,7 @@
-"""Operators on tensors without elements that eager takes and torch's rules and decompositions do not.
+"""Operators on empty tensors that eager accepts, but torch's fake-tensor rules and decompositions do not.
 
 Before: the gradients of ``group_norm`` of ``f32[2, 4, 0]`` divide by zero while they are traced.
-After:  they are tensors of the sizes that eager gives.
+After:  they are tensors with the sizes of eager's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ _RESIZING = {
 
 
 def empty_answer(func: Any, args: Sequence[Any], mode: FakeTensorMode) -> Any:
-    """What such an operator gives; None if it is another, or has something to compute."""
+    """The result of such an operator; None if it is another one, or not empty."""
     if func is _aten.native_group_norm_backward.default and any(size == 0 for size in args[5:8]):
         with mode:
             return _group_norm_gradients(args[1], args[6], args[9])
@@ -37,7 +37,7 @@ def empty_answer(func: Any, args: Sequence[Any], mode: FakeTensorMode) -> Any:
         with mode:
             return torch.empty_like(args[1])
     if func in _RESIZING and size_hint(args[0].shape[0]) == 0:
-        # Torch's rules take a number of elements for an answer to whether there are any, and raise a TypeError.
+        # Torch's rules use a number of elements as a bool, and raise a TypeError.
         with mode:
             return args[0].new_empty([*args[0].shape[:2], *args[1]])
     if func is _aten.convolution.default and args[6]:
@@ -46,10 +46,10 @@ def empty_answer(func: Any, args: Sequence[Any], mode: FakeTensorMode) -> Any:
 
 
 def _transposed_to_nothing(args: Sequence[Any], mode: FakeTensorMode) -> Tensor | None:
-    """What a transposed convolution gives that is all padding; some of the libraries that eager has refuse it."""
+    """The empty result of a transposed convolution that is all padding; some of eager's backends refuse it."""
     source, weight = args[:2]
     sizes = _transposed_sizes(*args)
-    # Of pixels that are not there, eager makes nothing: it refuses them.
+    # Eager refuses an input without pixels.
     if min(map(size_hint, sizes[2:])) != 0 or min(map(size_hint, source.shape[2:])) == 0:
         return None
     assert mode.shape_env is not None, "our fake modes have a shape environment"
@@ -62,17 +62,17 @@ def _transposed_to_nothing(args: Sequence[Any], mode: FakeTensorMode) -> Tensor 
 
 
 def whole_where_empty(rules: Mapping[OpOverload, Callable[..., Any]]) -> dict[OpOverload, Callable[..., Any]]:
-    """Decompositions that leave an operator whole where they would divide by a number of elements that is 0."""
+    """Decompositions that keep an operator whole if they would divide by a number of elements of 0."""
 
     def guarded(rule: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(rule)
-        def taken_apart(*args: Any, **kwargs: Any) -> Any:
+        def decomposed(*args: Any, **kwargs: Any) -> Any:
             try:
                 return rule(*args, **kwargs)
             except ZeroDivisionError:
                 return NotImplemented
 
-        return taken_apart
+        return decomposed
 
     return {op: guarded(rule) for op, rule in rules.items()}
 

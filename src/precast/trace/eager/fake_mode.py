@@ -1,7 +1,7 @@
-"""Torch's fake tensors, with fewer assumptions about sizes than they make by themselves, and corrected to eager.
+"""Torch's fake tensors, with fewer guards on sizes, and corrected to behave as in eager.
 
-Before: ``pad`` and ``conv2d`` on ``f32[s0, 3, 8, 8]`` assume ``s0 == 2`` and ``s0 < 16``.
-After:  they assume nothing; the sizes of their results follow from ``s0`` all the same.
+Before: ``pad`` and ``conv2d`` on ``f32[s0, 3, 8, 8]`` add the guards ``s0 == 2`` and ``s0 < 16``.
+After:  they add none; the sizes of their results are still expressions over ``s0``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +20,12 @@ from precast._torch_compat import arguments_for_shape, python_kernels
 from precast.errors import CaptureError
 from precast.trace.eager.empty_operands import empty_answer
 from precast.trace.eager.fake_rules import CertainAnswers, fake_lstsq, with_masks_of_eager
-from precast.trace.eager.layouts import as_eager_lies
+from precast.trace.eager.layouts import with_layout_of_eager
 from precast.trace.eager.operand_types import checking_dispatch
 from precast.trace.storages import refuse_operators_on_storages
 
 _aten = torch.ops.aten
-# Torch lists a shape function for these but does not install it, and their kernels turn sizes into numbers.
+# Torch lists a shape function for these but does not install it, and their kernels specialize sizes.
 _BY_DECOMPOSITION = {_aten.constant_pad_nd.default, _aten.rot90.default, _aten.as_strided_scatter.default}
 _CONVOLUTIONS = {_aten.convolution.default, _aten.convolution_backward.default}
 _COMPRESSIONS = {
@@ -37,9 +37,10 @@ _COMPRESSIONS = {
 
 
 def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
-    """A fake mode whose sizes stay symbolic where the op itself does not care about them.
+    """A fake mode whose sizes stay symbolic if the op does not depend on them.
 
-    It is torch's own class, as control-flow operators find their rule by the exact class of a mode.
+    It is an instance of torch's own class, since control-flow operators look up their rule by the exact class of a
+    mode.
     """
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
     dispatch = partial(_dispatch, mode, mode.dispatch, CertainAnswers())
@@ -64,7 +65,7 @@ def _dispatch(
     if func in _BY_DECOMPOSITION and _has_symbolic_sizes(args) and not _pads_by_data(func, args):
         with mode:
             if func is _aten.constant_pad_nd.default and all(type(each) is int and each <= 0 for each in args[1]):
-                # Eager copies what is left as it lies.
+                # Eager copies the rest in its memory order.
                 return _cropped(*args[:2]).clone()
             return decomposition_table[func](*args, **(kwargs or {}))
     if func in _CONVOLUTIONS and _has_symbolic_sizes(args):
@@ -82,20 +83,20 @@ def _dispatch(
         )
     result = original(func, types, with_masks_of_eager(func, arguments_for_shape(func, args), mode), kwargs)
     if result is NotImplemented:
-        # A subclass among the arguments comes first.
+        # A subclass among the arguments takes precedence.
         return result
     certain.note(func, args, result)
-    return as_eager_lies(func, args, result, mode)
+    return with_layout_of_eager(func, args, result, mode)
 
 
 def _pads_by_data(func: Any, args: Sequence[Any]) -> bool:
-    """Whether only data tell if a padding adds or takes elements away, which the decomposition would ask."""
+    """Whether the sign of a padding is data-dependent, on which the decomposition would branch."""
     is_padding = func is _aten.constant_pad_nd.default
     return is_padding and any(isinstance(each, torch.SymInt) and free_unbacked_symbols(each) for each in args[1])
 
 
 def _cropped(source: torch.Tensor, pad: Sequence[int]) -> torch.Tensor:
-    """What is left where so many elements fewer than none are put before and after each dimension, the last first."""
+    """The view that remains after padding by numbers that are not positive; the last dimension comes first."""
     for number, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True), start=1):
         dim = source.ndim - number
         source = source.narrow(dim, -before, source.shape[dim] + before + after)
@@ -103,7 +104,7 @@ def _cropped(source: torch.Tensor, pad: Sequence[int]) -> torch.Tensor:
 
 
 def dispatch_for(inputs: Sequence[Any]) -> AbstractContextManager[None]:
-    """For symbolic sizes, operators with a Python kernel take that: their C++ kernels want numbers."""
+    """For symbolic sizes, use Python kernels of operators where they exist: C++ kernels need concrete numbers."""
     return python_kernels() if _has_symbolic_sizes(inputs) else nullcontext()
 
 
@@ -117,7 +118,7 @@ def _has_symbolic_sizes(args: Any) -> bool:
 
 @contextmanager
 def _backend_chosen_without_guards(shape_env: ShapeEnv) -> Iterator[None]:
-    """Which library would run a convolution depends on its sizes; what it computes does not."""
+    """While active, choosing a convolution's backend adds no guards: its result does not depend on the choice."""
     choose = torch._C._select_conv_backend
 
     def choose_quietly(*args: Any, **kwargs: Any) -> Any:

@@ -1,21 +1,19 @@
 """Rules for fake tensors where torch's are missing or differ from eager.
 
-Masks as in eager: of bytes, too, and refused where their sizes are not those of what they choose from.
+Masks: uint8 masks are accepted, and sizes are checked, as in eager.
 
 Before: ``x[bytes]`` and ``where(bytes, x, y)`` are refused by torch's rules for fake tensors, and
         ``x[mask] = y`` is traced whatever the size of the mask is.
-After:  bytes choose as bools do, and a mask of another size raises what eager raises.
+After:  uint8 masks select as bool masks do, and a mask of the wrong size raises eager's error.
 
-Questions about random numbers whose answer is certain: ``torch.rand([]) < 0.0`` is never true.
+Comparisons of random numbers with a certain result: ``torch.rand([]) < 0.0`` is never true. Models with layer drop
+branch so in Python for each layer, even if the probability is 0, as it mostly is.
 
-Models that drop layers at random ask so in Python for each layer, even where the probability is 0, as it mostly is.
+Before: ``if torch.rand([]) < layerdrop`` ends the capture, as a data-dependent branch.
+After:  it is decided for a ``layerdrop`` of 0 or 1.
 
-Before: ``if torch.rand([]) < layerdrop`` ends the capture, as a value would decide.
-After:  it is answered for a ``layerdrop`` of 0 or 1.
-
-What ``torch.linalg.lstsq`` gives, as fake tensors: torch has no rule for it.
-
-Sizes follow from those of the matrices, but for the residuals of some drivers: those are there for full rank only.
+``torch.linalg.lstsq``: torch has no fake rule for it. Sizes follow from those of the matrices, except for the residuals
+of some drivers, which exist only for full rank.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +38,7 @@ _MASK_TYPES = (torch.bool, torch.uint8)
 
 
 def with_masks_of_eager(func: Any, args: Sequence[Any], mode: FakeTensorMode) -> Sequence[Any]:
-    """The arguments that torch is to compute the result's sizes from; an error for masks that eager refuses."""
+    """The arguments with uint8 masks as bool; raises for masks that eager refuses."""
     if func is _aten.where.self and args[0].dtype is torch.uint8:
         return _as_bools(args[0], mode), *args[1:]
     if func in _WRITES:
@@ -71,11 +69,11 @@ def _check_sizes(source: Tensor, indices: Sequence[Any]) -> None:
         if dim + index.ndim > source.ndim:
             raise IndexError(f"too many indices for tensor of dimension {source.ndim}")
         for step, size in enumerate(index.shape):
-            torch._check_index(size == source.shape[dim + step], _told(index, step, source, dim))
+            torch._check_index(size == source.shape[dim + step], _mismatch(index, step, source, dim))
         dim += index.ndim
 
 
-def _told(mask: Tensor, step: int, source: Tensor, dim: int) -> Callable[[], str]:
+def _mismatch(mask: Tensor, step: int, source: Tensor, dim: int) -> Callable[[], str]:
     def text() -> str:
         sizes, sizes_of_source = (str(list(each.shape)) for each in (mask, source))
         return (
@@ -87,20 +85,20 @@ def _told(mask: Tensor, step: int, source: Tensor, dim: int) -> Callable[[], str
 
 
 _DRAWS = {_aten.rand.default, _aten.rand_like.default}
-# What holds for all numbers from 0 up to, but not including, 1, for a limit of at most 0, and of at least 1.
+# The result for all numbers in [0, 1), for a limit of at most 0, and for one of at least 1.
 _WHEN_LOW = {_aten.lt.Scalar: False, _aten.ge.Scalar: True}
 _WHEN_HIGH = {_aten.lt.Scalar: True, _aten.le.Scalar: True, _aten.gt.Scalar: False, _aten.ge.Scalar: False}
 
 
 class CertainAnswers:
-    """Remembers which fake tensors are drawn from [0, 1), and which comparisons of those data cannot change."""
+    """Tracks fake tensors that are drawn from [0, 1), and comparisons of these with a certain result."""
 
     def __init__(self) -> None:
         self._drawn: Any = WeakIdKeyDictionary()
         self._answers: Any = WeakIdKeyDictionary()
 
     def note(self, func: Any, args: Sequence[Any], result: Any) -> None:
-        """Learn from an operator and its result."""
+        """Record an operator's result."""
         if func in _DRAWS:
             self._drawn[result] = True
         elif (func in _WHEN_LOW or func in _WHEN_HIGH) and args[0] in self._drawn:
@@ -111,7 +109,7 @@ class CertainAnswers:
                     self._answers[result] = answer
 
     def answer(self, func: Any, args: Sequence[Any]) -> bool | None:
-        """What reading a tensor's only value gives; None if that depends on data."""
+        """The result of reading a tensor's only element; None if it is data-dependent."""
         if func is not _aten._local_scalar_dense.default:
             return None
         answer: bool | None = self._answers.get(args[0])
@@ -125,19 +123,19 @@ _WITH_SINGULAR_VALUES = ("gelss", "gelsd")
 def fake_lstsq(
     matrix: Tensor, right: Tensor, rcond: float | None = None, *, driver: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Solution, residuals, rank and singular values; call it inside of the fake mode."""
+    """Fake solution, residuals, rank and singular values; must run under the fake mode."""
     driver = driver or _DEFAULT_DRIVER
     rows, columns = matrix.shape[-2:]
     if rows > columns and driver in _WITH_SINGULAR_VALUES:
         raise DataDependentError(
-            f"linalg.lstsq with the driver {driver!r} gives residuals only if the matrices have full rank.",
+            f"linalg.lstsq with the driver {driver!r} returns residuals only if the matrices have full rank.",
             why="whether they have is known when the program runs, and a graph needs to know sizes before",
             fix="Use driver='gels' for matrices of full rank, or driver='gelsy' and compute the residuals yourself.",
         )
     is_vector = right.ndim == 1 or (matrix.ndim - 1 == right.ndim and right.shape == matrix.shape[:-1])
     count = 1 if is_vector else right.shape[-1]
     batch = torch.broadcast_shapes(matrix.shape[:-2], right.shape[: -1 if is_vector else -2])
-    # LAPACK writes column by column over the right side, which may be longer than the solution.
+    # LAPACK overwrites the right-hand side, column-major, which may be longer than the solution.
     solution = matrix.new_empty((*batch, count, max(rows, columns))).mT[..., :columns, :]
     nothing = matrix.new_empty(0)
     values = matrix.new_empty((*matrix.shape[:-2], min(rows, columns))) if driver in _WITH_SINGULAR_VALUES else nothing

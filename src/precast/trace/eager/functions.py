@@ -1,36 +1,36 @@
-"""Functions that a program calls, traced as they behave in eager where torch's tracing would do otherwise.
+"""Functions that are traced as they behave in eager, where torch's tracing differs.
 
-``quantile`` and ``nanquantile`` as in eager, which checks shares: torch does not look at them where data are fake.
+``quantile`` and ``nanquantile`` check the quantiles, which torch does not do on fake tensors.
 
-Before: ``quantile(x, q)`` is traced as what it is made of; a ``q`` of -0.1 gives the least number.
-After:  ``q`` goes through a ``gather`` that has a place for shares from 0 to 1 alone.
+Before: ``quantile(x, q)`` is decomposed without a check; a ``q`` of -0.1 returns the minimum.
+After:  ``q`` goes through a ``gather`` whose index is out of bounds unless ``q`` is from 0 to 1.
 
-``one_hot`` as in eager, where classes are checked: torch takes it apart unchecked where data are fake.
+``one_hot`` checks classes, which torch's decomposition for fake tensors does not do.
 
 Before: ``one_hot(x, 3)`` is traced as ``eq(unsqueeze(x), arange(3))``.
 After:  it is traced as ``scatter(zeros(…, 3), unsqueeze(x), 1)``.
 
-``linear`` with a bias of another type, of an input that eager does not flatten: the bias is added in place.
+``linear`` with a bias of another dtype, and an input that eager does not flatten, adds the bias in place.
 
 Before: ``linear(f32[2, 3, 4] that is not contiguous, f32[5, 4], f64[5])`` is traced as ``f64[2, 3, 5]``.
-After:  as ``f32[2, 3, 5]``. Torch does not write in place where tensors are fake.
+After:  as ``f32[2, 3, 5]``. On fake tensors, torch does not add in place.
 
-Dropout that is turned off returns its input as in eager: torch copies it where sizes are symbols.
+Dropout that is turned off returns its input as in eager; torch copies it if sizes are symbolic.
 
 Before: ``dropout(x, 0.5, training=False)`` is traced as ``clone(x)``.
 After:  it is ``x`` itself.
 
-Resizing a tensor to its own sizes: nothing in eager, however it lies; torch's functionalization lays it out anew.
+Resizing a tensor to its own sizes does nothing, whatever its strides; torch's functionalization changes the strides.
 
-``tensor.data = other``: an assignment of which no operator tells, as one that functionalization sees.
+``tensor.data = other``, which calls no operator, becomes one that functionalization sees.
 
 Before: ``x.data = x * 2``
 After:  ``x.set_(x * 2)``, unseen by autograd
 
-``module.to(…)`` inside of a traced program: nothing where it changes nothing, an error where it would change state.
+``module.to(…)`` inside a traced program does nothing if nothing changes; otherwise it is an error.
 
-Before: ``self.router = self.router.to(torch.float32)``, whose parameters are of that type already
-After:  the same module; its parameters, which tracing has stand-ins for, are not exchanged for new ones
+Before: ``self.router = self.router.to(torch.float32)``, whose parameters have that dtype already
+After:  the same module; its parameters, which tracing has stand-ins for, are not replaced
 """
 
 import threading
@@ -49,13 +49,13 @@ _QUANTILES = frozenset({torch.quantile, torch.nanquantile, Tensor.quantile, Tens
 
 
 def is_quantile(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether this is a call whose shares are data; numbers are looked at while they are traced."""
+    """Whether this is a call whose quantiles are a tensor; Python numbers are checked while tracing."""
     share = _share(args, kwargs) if func in _QUANTILES else None
     return isinstance(share, Tensor) and share.device.type == "cpu" and share.is_floating_point()
 
 
 def checked_quantile(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The call, with an error at run time where a share is none."""
+    """The call, with an error at run time if a quantile is not from 0 to 1."""
     share = _share(args, kwargs)
     is_none = ~((share >= 0) & (share <= 1))
     nothing = share.new_zeros(1).gather(0, is_none.reshape(-1).long()).reshape(share.shape)
@@ -69,7 +69,7 @@ def _share(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def is_one_hot(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether this is a call with a number of classes; of other calls, torch says what is wrong with them."""
+    """Whether this is a call with a number of classes; torch reports the errors of other calls."""
     if func is not torch.nn.functional.one_hot:
         return False
     given = dict(zip(("tensor", "num_classes"), args, strict=False)) | dict(kwargs)
@@ -79,26 +79,26 @@ def is_one_hot(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def one_hot(tensor: Tensor, num_classes: int) -> Tensor:
-    """One where the class is, else zero."""
+    """One at the class, else zero; a class out of bounds is an error."""
     none = tensor.new_zeros((*tensor.shape, num_classes))
     return none.scatter(-1, tensor.unsqueeze(-1), 1)
 
 
 def is_mixed_linear(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether this is such a call; what is wrong with others, torch says."""
+    """Whether this is such a call; torch reports the errors of other calls."""
     if func is not torch.nn.functional.linear or torch.is_autocast_enabled("cpu"):
         return False
     given = dict(zip(("input", "weight", "bias"), args, strict=False)) | dict(kwargs)
     source, bias = given.get("input"), given.get("bias")
     if not isinstance(source, Tensor) or not isinstance(bias, Tensor):
         return False
-    # The bias last: what is looked at first is lifted first.
+    # The bias last: tensors are lifted in the order in which they are inspected.
     is_flattened = source.ndim < 3 or source.is_contiguous()
     return not is_flattened and bias.dtype is not source.dtype and bias.ndim == 1
 
 
 def mixed_linear(input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """What eager computes, in the type of the input."""
+    """What eager computes, in the dtype of the input."""
     return torch.matmul(input, weight.t()).add_(bias)
 
 
@@ -109,7 +109,7 @@ _NAMES = {
 
 
 def is_idle_dropout(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call returns its first argument; what is wrong with others, torch says."""
+    """Whether a call returns its first argument; torch reports the errors of other calls."""
     if func not in (torch.nn.functional.dropout, torch.dropout):
         return False
     given = {"p": 0.5} | dict(zip(_NAMES[func], args, strict=False)) | dict(kwargs)
@@ -122,7 +122,7 @@ _RESIZES = (torch.Tensor.resize_, torch.Tensor.resize_as_)
 
 
 def is_idle_resize(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call changes nothing; one that asks for a layout, or that eager refuses, may."""
+    """Whether a call changes nothing; one with a memory format, or that eager refuses, may not."""
     if func not in _RESIZES or kwargs or args[0].requires_grad:
         return False
     tensor, *sizes = args
@@ -162,9 +162,9 @@ def assign_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
 def idle_conversions(
     is_real: Callable[[object], bool], substitute: Callable[[torch.Tensor], torch.Tensor]
 ) -> Iterator[None]:
-    """While active, modules of real tensors may be converted on this thread to what they are.
+    """While active, conversions of modules with real tensors are allowed on this thread if they change nothing.
 
-    ``substitute`` returns what stands for a real tensor; a conversion that returns just that has changed nothing.
+    ``substitute`` returns the stand-in of a real tensor; a conversion that returns exactly that has changed nothing.
     """
     thread = threading.get_ident()
     original: Callable[..., Any] = torch.nn.Module._apply

@@ -1,8 +1,8 @@
-"""Gradients by the formulas that autograd has for real tensors, where it takes others for fake ones.
+"""Uses autograd's gradient formulas for real tensors, where it uses other ones for fake tensors.
 
-The least, the greatest and the middle of all elements: eager writes their gradient where they were found.
+Minimum, maximum and median of all elements: eager writes the gradient to the elements that were selected.
 
-Before: ``mul(x == x.max(), gradient)``, which is NaN at all other places where the gradient is infinite
+Before: ``mul(x == x.max(), gradient)``, which is NaN at all other elements if the gradient is infinite
 After:  ``masked_fill(zeros, x == x.max(), gradient)``
 """
 
@@ -18,7 +18,7 @@ _WRITTEN_BY_MASK = ("MaxBackward", "MinBackward", "MedianBackward", "NanmedianBa
 
 
 def with_gradients_of_eager(rules: Mapping[OpOverload, Callable[..., Any]]) -> dict[OpOverload, Callable[..., Any]]:
-    """Decompositions that also write by a mask where autograd multiplies with one because tensors are fake."""
+    """Decompositions that also replace autograd's multiplication by a mask, used for fake tensors, by a masked fill."""
     given = rules.get(_multiply)
 
     def multiply(first: Any, second: Any) -> Any:

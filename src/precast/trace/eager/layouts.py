@@ -1,9 +1,9 @@
-"""Results as eager lays them out in memory, where fake tensors say otherwise.
+"""Lays out results of fake tensors as eager does, where torch's fake tensors differ.
 
 Before: ``batch_norm`` of ``f32[2, 3, 4]`` with strides ``(12, 1, 3)`` is traced with those strides.
 After:  with ``(12, 4, 1)``, as eager computes it.
 
-A stride of a dimension of size 1 matters as well: what is computed from the result may be laid out by it.
+Strides of dimensions of size 1 matter as well: the layout of later results may depend on them.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,14 +25,14 @@ _BATCH_NORMS = {
     _aten._batch_norm_no_update.default,
 }  # fmt: skip
 _BATCH_NORM_GRADIENTS = {_aten.native_batch_norm_backward.default, _aten.batch_norm_backward.default}
-# Eager lays their results out by looking at all operands at once; fake tensors look at one after the other.
+# In eager, the layout of their results depends on all operands together; fake tensors consider them one by one.
 _ELEMENTWISE = {
     _aten.copysign.Tensor, _aten.div.Tensor_mode, _aten.floor_divide.default, _aten.heaviside.default,
     _aten.ldexp.Tensor, _aten.logaddexp.default, _aten.logaddexp2.default, _aten.logical_and.default,
     _aten.logical_or.default, _aten.logical_xor.default, _aten.native_dropout_backward.default,
     _aten.special_xlog1py.default, _aten.xlogy.Tensor,
 }  # fmt: skip
-# Channels last where the operand is, otherwise row by row.
+# Channels-last if the operand is, otherwise contiguous.
 _SUGGESTED = {
     _aten.channel_shuffle.default, _aten.max_unpool2d.default,
     _aten.reflection_pad3d.default, _aten.replication_pad3d.default,
@@ -46,8 +46,8 @@ _SORTS = {_aten.sort.default, _aten.sort.stable}
 _VIEWS = {_aten.view.default, _aten._unsafe_view.default}
 
 
-def as_eager_lies(func: Any, args: Sequence[Any], result: Any, mode: FakeTensorMode) -> Any:
-    """The result of an operator on fake tensors, or another that lies as eager's on the CPU does."""
+def with_layout_of_eager(func: Any, args: Sequence[Any], result: Any, mode: FakeTensorMode) -> Any:
+    """The result of an operator on fake tensors, with the layout of eager's on the CPU."""
     if func in _BATCH_NORMS:
         return (_laid_out(result[0], _norm_strides(args[0]), mode), *result[1:])
     if func in _BATCH_NORM_GRADIENTS:
@@ -82,7 +82,7 @@ Strides = Sequence[int | torch.SymInt]
 def _laid_out(
     result: torch.Tensor | None, strides_for: Callable[[torch.Tensor], Strides], mode: FakeTensorMode
 ) -> torch.Tensor | None:
-    """The result with these strides, if it is one on the CPU: gradients that nobody asked for are none."""
+    """The result with these strides, if it is on the CPU; None for a gradient that was not requested."""
     if result is None or result.device.type != "cpu":
         return result
     with mode:
@@ -101,7 +101,7 @@ def _suggested_strides(source: torch.Tensor) -> Callable[[torch.Tensor], Strides
 
 
 def _runs_by_groups(arguments: Sequence[Any]) -> bool:
-    """Whether eager runs a convolution one group after the other: libraries that know groups have other names."""
+    """Whether eager runs a convolution group by group: its ``Slow…`` backends do."""
     source, weight, *_, groups = arguments
     if groups == 1 or not (_is_known(source) and _is_known(weight)) or 0 in source.shape:
         return False
@@ -115,14 +115,14 @@ def _strides_by_groups(source: torch.Tensor, weight: torch.Tensor, bias: Any, *o
 
 
 def _has_two_parts(source: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> bool:
-    """Whether eager rolls by putting two parts together that lie alike; an empty part lies row by row."""
+    """Whether eager rolls by concatenating two non-empty parts, which keeps their layout."""
     if len(shifts) != 1 or len(dims) != 1 or 0 in map(size_hint, source.shape):
         return False
     return size_hint(shifts[0]) % size_hint(source.shape[dims[0]]) != 0
 
 
 def _norm_strides(source: torch.Tensor) -> Callable[[torch.Tensor], Strides]:
-    """Densely, in the order that the input is in, or else suggests."""
+    """Dense strides in the input's memory format, or else in its suggested one."""
 
     def strides(result: torch.Tensor) -> Strides:
         if source.is_contiguous():
@@ -137,7 +137,7 @@ def _norm_strides(source: torch.Tensor) -> Callable[[torch.Tensor], Strides]:
 
 
 def _indexed_strides(source: torch.Tensor, indices: Sequence[torch.Tensor | None], result: torch.Tensor) -> Strides:
-    """In the order of the dimensions that are not indexed; of size 1, those before the indexed ones do not count."""
+    """Strides in the order of the dimensions that are not indexed; leading ones of size 1 do not count."""
     indexed = [dim for dim, index in enumerate(indices) if index is not None]
     if any(index is not None and index.dtype in (torch.bool, torch.uint8, torch.int8) for index in indices):
         return result.stride()
@@ -155,7 +155,7 @@ def _is_known(tensor: torch.Tensor) -> bool:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill a stretch of memory, in whatever order; sizes are known."""
+    """Whether the elements fill one block of memory, in any order; sizes are static."""
     length = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:
@@ -166,9 +166,9 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _view_strides(source: torch.Tensor, shape: Sequence[int | torch.SymInt]) -> list[int | torch.SymInt] | None:
-    """The strides of a view by other sizes, found as torch does: stretches of memory from the innermost on.
+    """The strides of a view with other sizes, computed as in torch: by blocks of memory from the innermost on.
 
-    Of sizes that are symbols, the example decides where a stretch ends: how tensors lie is guarded elsewhere.
+    For symbolic sizes, the example decides where a block ends: memory order is guarded elsewhere.
     """
     strides: list[int | torch.SymInt] = [0] * len(shape)
     sizes, place = [size_hint(size) for size in shape], len(shape) - 1
@@ -190,7 +190,7 @@ def _view_strides(source: torch.Tensor, shape: Sequence[int | torch.SymInt]) -> 
 
 
 def _viewed(source: torch.Tensor, result: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    """A view by other sizes, whose dimensions of size 1 have the strides that they have in eager."""
+    """A view with other sizes, whose dimensions of size 1 have eager's strides."""
     strides = _view_strides(source, result.shape)
     ones = [dim for dim in range(result.ndim) if size_hint(result.shape[dim]) == 1]
     if strides is None or all(size_hint(strides[dim]) == size_hint(result.stride(dim)) for dim in ones):

@@ -1,4 +1,4 @@
-"""Types as in eager: its error where it refuses those of operands, at the user's line, and the types of its results.
+"""Dtypes as in eager: its error for operand dtypes that it refuses, at the user's line, and its result dtypes.
 
 Before: ``mm(f64[2, 3], f32[3, 4])`` is traced as ``f64[2, 4]``, ``huber_loss(f32[2], f64[2])`` as ``f64[]``.
 After:  the first raises what eager raises, the second is ``f32[]``.
@@ -23,7 +23,7 @@ Retype = Callable[[Tensor, torch.dtype], Tensor]
 
 
 class _Running(threading.local):
-    """Whether an operator is under way of which eager was asked as a whole: of what it is made, eager is not asked."""
+    """Whether an operator is running whose dtypes were checked against eager: its parts are not checked again."""
 
     is_part = False
 
@@ -32,7 +32,7 @@ _running = _Running()
 
 
 def checking_dispatch(dispatch: Dispatch, mode: FakeTensorMode) -> Dispatch:
-    """How a fake mode dispatches operators, with the types of eager."""
+    """The dispatch of a fake mode, with eager's dtypes."""
 
     def retyped(tensor: Tensor, dtype: torch.dtype) -> Tensor:
         with mode:
@@ -43,7 +43,7 @@ def checking_dispatch(dispatch: Dispatch, mode: FakeTensorMode) -> Dispatch:
         run = partial(dispatch, func, types, args, kwargs)
         if not isinstance(func, OpOverload):
             return run()
-        # Tensors that torch's own rule makes on its way are none of the program's.
+        # Tensors that torch's own rule creates are not the program's.
         with torch._C.DisableTorchFunction():
             return _with_types_of_eager(func, args, kwargs, run, retyped)
 
@@ -51,7 +51,7 @@ def checking_dispatch(dispatch: Dispatch, mode: FakeTensorMode) -> Dispatch:
 
 
 def checking_decompositions(rules: Mapping[OpOverload, Callable[..., Any]]) -> dict[OpOverload, Callable[..., Any]]:
-    """Decompositions with the types of the operators that they stand for."""
+    """Decompositions with the result dtypes of the decomposed operators."""
 
     def checking(op: OpOverload, rule: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(rule)

@@ -1,4 +1,4 @@
-"""Torch's fused optimizer kernels as the operators that they are made of: those can be traced, and fused again.
+"""Decomposes torch's fused optimizer kernels into operators that can be traced, and fused again by the compiler.
 
 Before: ``_fused_sgd_([p, q], [dp, dq], [], lr=0.1, …)``
 After:  ``p.copy_(p - 0.1 * dp); q.copy_(q - 0.1 * dq)``
@@ -14,7 +14,7 @@ Number = float | Tensor
 
 
 class _Step:
-    """One step of many tensors: gradients as they come in, and values written back unless ``found_inf`` says no."""
+    """One optimizer step over many tensors; values are written back unless ``found_inf`` is set."""
 
     def __init__(self, grad_scale: Tensor | None, found_inf: Tensor | None, *, maximize: bool) -> None:
         self._scale = grad_scale
@@ -22,7 +22,7 @@ class _Step:
         self._maximize = maximize
 
     def gradient(self, gradient: Tensor) -> Tensor:
-        """What the optimizer works with; unscaled gradients stay so."""
+        """The gradient that the optimizer uses; unscaled gradients are written back."""
         if self._scale is not None:
             self.write(gradient, gradient / self._scale)
         return -gradient if self._maximize else gradient
@@ -144,6 +144,6 @@ _BY_FUNCTION = {getattr(torch, name): kernel for name, kernel in _KERNELS.items(
 
 
 def fused_step(function: object) -> Callable[..., None] | None:
-    """What takes the arguments of a fused kernel and does the same; None for any other function."""
+    """The decomposition of a fused kernel, with the same arguments; None for any other function."""
     name = getattr(function, "__name__", "")
     return _BY_FUNCTION.get(function) if name.startswith("_fused_") else None

@@ -1,4 +1,4 @@
-"""Operators whose C++ kernels want numbers, or decide on data, have Python kernels that do not: the second try."""
+"""A second try with Python kernels, for operators whose C++ kernels need concrete sizes or branch on data."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -14,7 +14,7 @@ _Result = TypeVar("_Result")
 
 
 def again_with_python_kernels(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """``function``, which traces a program, tried again with Python kernels where a kernel wanted data or numbers."""
+    """``function``, which traces a program, retried with Python kernels if a kernel needed data or concrete sizes."""
 
     @wraps(function)
     def run(*args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
@@ -33,5 +33,5 @@ def again_with_python_kernels(function: Callable[_Given, _Result]) -> Callable[_
 
 
 def _wants_data(problem: Exception) -> bool:
-    is_told = isinstance(problem, DataDependentError | DataDependentOutputException)
-    return is_told or "expected to contain only concrete integers" in str(problem)
+    is_on_data = isinstance(problem, DataDependentError | DataDependentOutputException)
+    return is_on_data or "expected to contain only concrete integers" in str(problem)

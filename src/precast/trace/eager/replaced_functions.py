@@ -1,14 +1,26 @@
-"""Functions whose kernels look at values, or whose gradients do, and what is recorded in their place.
+"""Replaces functions whose kernels, or whose gradients, depend on values in ways that cannot be traced.
 
-Before: out = transformers.grouped_mm_fallback(rows, experts, ends)     its backward decides in Python on ``ends``
+Before: out = transformers.grouped_mm_fallback(rows, experts, ends)     its backward branches in Python on ``ends``
 After:  out = precast.grouped_rows(rows, experts, ends)                 computes the same, and so does its backward
 
 Before: ``cov(x)`` compares numbers in C++ to warn of too few observations; ``ctc_loss`` has a result as large as the
-        longest target, which only data tell
-After:  ``cov`` as the products it is made of; ``precast.ctc``, which returns losses and their slopes
+        longest target, which is data-dependent
+After:  ``cov`` decomposed into products; ``precast.ctc``, which returns losses and their gradients
 
-Before: ``istft(z)`` looks in C++ whether its windows cover the signal
-After:  transforms, overlapping sums, and a check that is part of the graph
+Before: ``x[0].fill_diagonal_(1)`` writes by strides, which functionalization refuses in a view
+After:  ``x[0].diagonal().fill_(1)``
+
+Before: ``istft(z)`` checks in C++ whether its windows cover the signal
+After:  transforms, overlapping sums, and a check in the graph
+
+Before: ``torch.tensor(x.shape[0] > 3)``, whose C++ code needs a concrete bool
+After:  a tensor of the number 1 or 0, converted to bool
+
+Before: ``x.sub_(y, alpha=t)``, with ``t`` a symbol: torch's decomposition checks whether it equals 1
+After:  ``x.add_(y, alpha=-t)``
+
+Before: ``scaled_dot_product_attention(q, k, v, attn_mask=torch.ones(…))``, as libraries write while they are traced
+After:  the same without a mask, or with ``is_causal``, for which there are faster kernels
 """
 
 from collections.abc import Callable, Sequence
@@ -20,10 +32,11 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn import functional
 
 from precast.ops.own_operators import checked, ctc, grouped_rows
+from precast.trace.eager.attention_masks import attention
 
 
 def replacement_of(function: Any) -> Callable[..., Any] | None:
-    """What takes the same arguments and computes the same, but can be traced."""
+    """A function with the same arguments and results that can be traced; None if there is none."""
     if isinstance(function, OpOverload):
         return _OPERATORS.get(function.name().partition(".")[0])
     if isinstance(function, OpOverloadPacket):
@@ -37,7 +50,7 @@ def _experts(input: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
 
 
 def _grouped_mm(mat_a: Tensor, mat_b: Tensor, *, offs: Tensor | None = None, **others: Any) -> Tensor:
-    """Rows by the matrices of their groups; torch traces what is of bfloat16, and says what is wrong with the rest."""
+    """Rows times the matrices of their groups; torch traces bfloat16 itself, and reports the errors of other calls."""
     is_ours = offs is not None and mat_a.ndim == 2 and mat_b.ndim == 3 and mat_a.dtype is not torch.bfloat16
     if is_ours and offs is not None and all(each is None for each in others.values()) and mat_a.dtype is mat_b.dtype:
         return _experts(mat_a, mat_b, offs)
@@ -46,14 +59,14 @@ def _grouped_mm(mat_a: Tensor, mat_b: Tensor, *, offs: Tensor | None = None, **o
 
 
 def _refuse(value: Tensor, is_wrong: Tensor, message: str) -> Tensor:
-    """The same value, with an error at run time where anything is wrong with it."""
+    """The same value, with an error at run time if anything in ``is_wrong`` is true."""
     with torch.no_grad():
         nothing: Tensor = checked(torch.zeros_like(value), is_wrong, "value", message)
     return value + nothing
 
 
 def _weights(fweights: Tensor | None, aweights: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """The product of both weights, and the second of them, neither less than nothing."""
+    """The product of both weights, and the second of them, checked to be non-negative."""
     counts = None if fweights is None else _refuse(fweights, fweights < 0, "cov(): fweights cannot be negative")
     shares = None if aweights is None else _refuse(aweights, aweights < 0, "cov(): aweights cannot be negative")
     given = [each for each in (counts, shares) if each is not None]
@@ -63,7 +76,7 @@ def _weights(fweights: Tensor | None, aweights: Tensor | None) -> tuple[Tensor |
 def _cov(
     input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
 ) -> Tensor:
-    """The covariances of rows; where there are too few observations, the divisor is zero as in eager."""
+    """The covariances of rows; with too few observations, the divisor is zero as in eager."""
     given = [each for each in (fweights, aweights) if each is not None]
     columns = input.shape[-1] if input.ndim else 1
     if input.ndim > 2 or input.dtype is torch.bool or any(each.shape != (columns,) for each in given):
@@ -86,7 +99,7 @@ def _cov(
 
 
 def _corrcoef(input: Tensor) -> Tensor:
-    """Covariances over standard deviations, from -1 to 1."""
+    """Covariances divided by standard deviations, clipped to [-1, 1]."""
     covariances = _cov(input)
     if covariances.ndim == 0:
         return covariances / covariances
@@ -109,7 +122,7 @@ def _istft(
     length: int | None = None,
     return_complex: bool = False,
 ) -> Tensor:
-    """Frames transformed back, weighted, added where they overlap, and divided by what the weights add up to."""
+    """Inverse transforms of the frames, weighted, overlap-added, and divided by the sum of the weights."""
     hop, frames = hop_length or n_fft // 4, input.shape[-1]
     is_plain = input.is_complex() and input.ndim in (2, 3) and not return_complex
     if not is_plain or (window is not None and (window.is_complex() or window.shape != (win_length or n_fft,))):
@@ -117,7 +130,7 @@ def _istft(
             input, n_fft, hop_length, win_length, window, center, normalized, onesided, length, return_complex
         )
     spectra = (input if input.ndim == 3 else input.unsqueeze(0)).transpose(1, 2)
-    # Of whole spectra, eager reads the first half.
+    # Eager reads only the first half of two-sided spectra.
     waves = torch.fft.irfft(spectra[..., : n_fft // 2 + 1], n_fft, norm="ortho" if normalized else "backward")
     weights = torch.ones(win_length or n_fft, dtype=waves.dtype, device=waves.device) if window is None else window
     before = (n_fft - weights.shape[0]) // 2
@@ -151,7 +164,7 @@ def _ctc_loss(
     reduction: str | int = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
-    """The loss of alignments that are not known."""
+    """The connectionist temporal classification loss."""
     lengths, ends = (_as_lengths(each) for each in (input_lengths, target_lengths))
     is_batch = log_probs.ndim == 3
     rows = log_probs if is_batch else log_probs.unsqueeze(1)
@@ -173,14 +186,53 @@ def _ctc_loss(
     return losses if is_batch else losses.squeeze(0)
 
 
+def _fill_diagonal(input: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+    """Fill the diagonal through views; torch reports the errors of other arguments."""
+    if input.ndim < 2 or (input.ndim > 2 and len(set(input.shape)) > 1):
+        return input.fill_diagonal_(fill_value, wrap)
+    rows, columns = input.shape[0], input.shape[-1]
+    starts = range(0, rows, columns + 1) if wrap and input.ndim == 2 and rows > columns else (0,)
+    for start in starts:
+        diagonal = input[start:].diagonal()
+        while diagonal.ndim > 1:
+            diagonal = diagonal.diagonal(0, 0, -1)
+        diagonal.fill_(fill_value)
+    return input
+
+
 def _as_lengths(lengths: Tensor | Sequence[int]) -> Tensor:
     found = lengths if isinstance(lengths, Tensor) else torch.tensor(lengths)
     return found.reshape(-1)
 
 
-# Their arguments may be given by name: the names are the libraries'.
+def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+    """``torch.tensor`` that also takes conditions on sizes."""
+    if not isinstance(data, torch.SymBool):
+        return torch.tensor(data, dtype=dtype, **options)
+    number = torch.scalar_tensor(torch.sym_ite(data, 1, 0), dtype=torch.int64, device=options.get("device"))
+    return number.to(torch.bool if dtype is None else dtype)
+
+
+# Their parameters have the libraries' names, since they may be passed by name.
 _OPERATORS: dict[str, Callable[..., Any]] = {"transformers::grouped_mm_fallback": _experts}
+
+
+def _subtracting(subtract: Any, add: Any) -> Callable[..., Any]:
+    def subtracted(*operands: Any, **options: Any) -> Any:
+        if isinstance(options.get("alpha"), torch.SymInt | torch.SymFloat):
+            return add(*operands, **{**options, "alpha": -options["alpha"]})
+        return subtract(*operands, **options)
+
+    return subtracted
+
+
+_SUBTRACTIONS: dict[Any, Any] = {
+    torch.sub: torch.add, torch.subtract: torch.add, Tensor.sub: Tensor.add, Tensor.subtract: Tensor.add,
+    Tensor.sub_: Tensor.add_, Tensor.subtract_: Tensor.add_,
+}  # fmt: skip
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    torch.tensor: _tensor,
+    **{subtract: _subtracting(subtract, add) for subtract, add in _SUBTRACTIONS.items()},
     torch._grouped_mm: _grouped_mm,
     functional.grouped_mm: _grouped_mm,
     torch.cov: _cov,
@@ -191,4 +243,6 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     Tensor.istft: _istft,
     torch.ctc_loss: _ctc_loss,
     functional.ctc_loss: _ctc_loss,
+    functional.scaled_dot_product_attention: attention,
+    Tensor.fill_diagonal_: _fill_diagonal,
 }

@@ -1,10 +1,14 @@
-"""Numbers that are symbols, where torch or Python would ask for their values: in ``torch.tensor``, indices, ``max``.
+"""Symbolic numbers where torch or Python would need their values: in ``torch.tensor``, indices, ``max``.
 
-Before: ``torch.tensor([t, 0])``, ``table[t]``, ``x[:, t] = 1``, with ``t`` a symbol: torch reads it, which fixes it
+Before: ``torch.tensor([t, 0])``, ``table[t]``, ``x[:, t] = 1``, with ``t`` a symbol: torch reads and specializes it
 After:  ``stack([full((), t), full((), 0)])``, ``table.select(0, t)``, ``x.select(1, t)[...] = 1``
 
-Before: ``max(t, 8)``, ``min([t, u])``, ``math.pow(t, 2)``, which Python decides by comparing
-After:  ``torch.sym_max(t, 8)``, ``torch.sym_min(t, u)``, ``float(t) ** 2``; of tensors, ``maximum`` and ``clamp``
+Before: ``x[places[0]]``, which reads a one-element tensor in C++
+After:  ``x.select(0, places[0].item())``
+
+Before: ``max(t, 8)``, ``min([t, u])``, ``math.pow(t, 2)``, ``math.sqrt(t)``, which need concrete numbers
+After:  ``torch.sym_max(t, 8)``, ``torch.sym_min(t, u)``, ``float(t) ** 2``, ``torch.sym_sqrt(t)``; of tensors,
+``maximum`` and ``clamp``
 """
 
 import builtins
@@ -19,10 +23,14 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from precast.trace.raising_checks import check_message
+
 _MAKERS: tuple[Any, ...] = (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
 _GIVEN: dict[Any, int] = {Tensor.new_tensor: 2}
 _INDEXING = (Tensor.__getitem__, Tensor.__setitem__)
 _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat)
+# uint8 tensors are masks in eager.
+_WHOLE = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 _BASIC = (int, torch.SymInt, slice, EllipsisType, NoneType)
 
 
@@ -32,11 +40,12 @@ _ONE_OF = (*_SYMBOLS, Tensor)
 
 @contextmanager
 def extremes_of_symbols() -> Iterator[None]:
-    """While active, Python's ``max``, ``min`` and ``math.pow`` take symbols, and tensors of one element."""
+    """While active, ``math.pow`` and ``math.sqrt`` take symbols; ``max`` and ``min`` also one-element tensors."""
     with (
         patch.object(builtins, "max", greatest),
         patch.object(builtins, "min", least),
         patch.object(math, "pow", _power),
+        patch.object(math, "sqrt", _root),
     ):
         yield
 
@@ -51,7 +60,7 @@ def _extreme(plain: Callable[..., Any], of_two: Callable[[Any, Any], Any]) -> Ca
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
-    """The values without symbols that are there already."""
+    """The values without repeated symbols."""
     seen: dict[object, Any] = {}
     for number, value in enumerate(values):
         seen.setdefault(value.node.expr if isinstance(value, _SYMBOLS) else number, value)
@@ -93,18 +102,22 @@ def _power(base: Any, exponent: Any) -> Any:
     return _math_pow(base, exponent)
 
 
-_math_pow = math.pow
+def _root(value: Any) -> Any:
+    return torch.sym_sqrt(value) if isinstance(value, _SYMBOLS) else _math_sqrt(value)
+
+
+_math_pow, _math_sqrt = math.pow, math.sqrt
 greatest, least = _extreme(builtins.max, _greater), _extreme(builtins.min, _smaller)
 
 
 def is_of_symbols(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether torch would read a symbol here. What it would refuse is left to it."""
+    """Whether torch would read a symbol here. Calls that torch refuses are left to it."""
     if func in _INDEXING:
         index = _as_tuple(args[1])
-        consumed = sum(1 for each in index if isinstance(each, int | torch.SymInt | slice))
+        consumed = sum(1 for each in index if isinstance(each, int | torch.SymInt | slice) or _is_whole(each))
         return (
-            any(isinstance(each, torch.SymInt) for each in index)
-            and all(isinstance(each, _BASIC) and not isinstance(each, bool) for each in index)
+            any(isinstance(each, torch.SymInt) or _is_whole(each) or _has_tensors(each) for each in index)
+            and all((isinstance(each, _BASIC) and not isinstance(each, bool)) or _is_whole(each) for each in index)
             and consumed <= args[0].dim()
         )
     if func not in _MAKERS or len(args) != _GIVEN.get(func, 1) or not kwargs.keys() <= {"dtype", "device"}:
@@ -120,12 +133,12 @@ def is_of_symbols(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 
 def call_with_symbols(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The same call, of functions that take symbols."""
+    """The same call by functions that accept symbols."""
     if func in _GIVEN:
         return _made(args[1], **{"dtype": args[0].dtype, "device": args[0].device} | dict(kwargs))
     if func in _MAKERS:
         return _made(args[0], **kwargs)
-    view = _indexed(args[0], _as_tuple(args[1]))
+    view = _indexed(args[0], _with_numbers(args[0], _as_tuple(args[1])))
     if func is Tensor.__getitem__:
         return view
     view[...] = args[2]
@@ -153,7 +166,7 @@ def _dtype_of(numbers: Sequence[Any]) -> torch.dtype:
 
 
 def _shape_of(data: Any) -> tuple[int, ...] | None:
-    """The sizes of nested lists; None if they differ in length."""
+    """The shape of nested lists; None if their lengths differ."""
     if not isinstance(data, list | tuple):
         return ()
     inner = {_shape_of(each) for each in data}
@@ -161,12 +174,52 @@ def _shape_of(data: Any) -> tuple[int, ...] | None:
     return None if shape is None else (len(data), *shape)
 
 
+def _is_whole(value: object) -> bool:
+    """Whether a subscript is a zero-dimensional integer tensor."""
+    return isinstance(value, Tensor) and value.ndim == 0 and value.dtype in _WHOLE
+
+
+def _has_tensors(part: object) -> bool:
+    return isinstance(part, slice) and any(map(_is_whole, (part.start, part.stop)))
+
+
+def _with_numbers(tensor: Tensor, index: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The subscripts with integer tensors replaced by numbers, which are counted from the start: sizes are >= 0."""
+    dimension, found = 0, []
+    for each in index:
+        if each is Ellipsis:
+            dimension += tensor.dim() - sum(1 for other in index if other is not None and other is not Ellipsis)
+        elif each is not None:
+            size = tensor.shape[dimension]
+            if isinstance(each, slice):
+                start, stop = (_counted(bound, size, is_bound=True) for bound in (each.start, each.stop))
+                each = slice(start, stop, each.step)
+            else:
+                each = _counted(each, size)
+            dimension += 1
+        found.append(each)
+    return tuple(found)
+
+
+def _counted(number: Any, size: int | torch.SymInt, *, is_bound: bool = False) -> Any:
+    if not _is_whole(number):
+        return number
+    counted = torch.where(number < 0, number.long() + size, number)
+    found: Any = (counted.clamp(0, size) if is_bound else counted).item()  # type: ignore[arg-type]
+    # Lets the tracer know, and the graph check, that the index is in bounds.
+    for is_inside in (found >= 0, found <= size if is_bound else found < size):
+        if isinstance(is_inside, torch.SymBool):
+            torch.ops.aten._assert_scalar.default(is_inside, check_message(IndexError("index out of bounds")))
+        torch._check(is_inside)
+    return found
+
+
 def _as_tuple(index: Any) -> tuple[Any, ...]:
     return index if isinstance(index, tuple) else (index,)
 
 
 def _indexed(tensor: Tensor, index: tuple[Any, ...]) -> Tensor:
-    """A part of a tensor: first by what is known, then by one symbol after the other."""
+    """Index a tensor: first by the concrete subscripts, then by one symbol after the other."""
     consumed = sum(1 for each in index if isinstance(each, int | torch.SymInt | slice))
     position, chosen = 0, []
     for each in index:

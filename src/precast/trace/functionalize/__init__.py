@@ -1,4 +1,4 @@
-"""Mutation and aliasing out of the graph: a functional program, and the facts that its callers need."""
+"""Functionalization: removes mutation and aliasing from a graph, and records the boundary facts that callers need."""
 
 from precast.trace.functionalize.analysis import analyze
 from precast.trace.functionalize.program import functionalize

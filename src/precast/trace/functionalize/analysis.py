@@ -1,4 +1,4 @@
-"""Finds out, by one run on functional fake tensors, what a function does to its inputs and how its outputs alias.
+"""Analyzes, by one run on functional fake tensors, how a function mutates its inputs and how its outputs alias.
 
 Before: ``f(x, y): x.add_(1); z = y * 2; return x, z.view(-1), z``
 After:  ``inputs: x mutates_data; outputs: IS_INPUT 0, VIEW_OF_OUTPUT 2, FRESH``
@@ -30,10 +30,10 @@ from precast.trace.storages import MemoryNotes, memory_notes, refuse_resize_of_i
 
 @stage
 def analyze(function: FlatFunction, inputs: Sequence[Any], mode: FakeTensorMode) -> BoundaryFacts:
-    """Run ``function`` on copies of the fake ``inputs`` and report. Must run inside a ``tracing_session``."""
+    """Run ``function`` on copies of the fake ``inputs``; returns its facts. Must run inside a ``tracing_session``."""
     shape_env = mode.shape_env
     assert shape_env is not None, "our fake modes have a shape environment"
-    # The run leaves no graph behind, so symbols for unknown values that it makes are nobody's.
+    # The run is not recorded, so the unbacked symbols that it creates are dropped.
     with mode, dispatch_for(inputs), shape_env.ignore_fresh_unbacked_symbols(), _Probe() as probe:
         copies = fresh_copies(inputs)
         with functional_mode(discover_tokens=True) as functional:
@@ -50,7 +50,7 @@ def analyze(function: FlatFunction, inputs: Sequence[Any], mode: FakeTensorMode)
 
 
 class _Probe(TorchDispatchMode):
-    """Notes whether any op drew random numbers, branches of control flow included; refuses writes no graph shows."""
+    """Detects ops that draw random numbers, also in control-flow branches; refuses writes that graphs do not show."""
 
     supports_higher_order_operators = True
 
@@ -83,13 +83,13 @@ def _input_facts(before: Any, now: Any, origin: Any) -> InputFacts:
     if (replaced or resized) and is_wrapper(now):
         raise CaptureError(
             f"The program changes the sizes or the memory of an input that is a {type(now).__name__}.",
-            why="a tensor subclass decides itself what its metadata mean",
+            why="a tensor subclass defines the meaning of its metadata itself",
             fix="Return a new tensor instead.",
         )
     under_no_grad = bool(mutated) and all(
         torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(part.elem) for part in mutated
     )
-    # A write that autograd sees makes the input the result of that write.
+    # A write that autograd sees changes the input's grad_fn.
     is_visible = bool(mutated) and now.requires_grad and _grad_fn(now) is not origin
     if replaced and is_visible:
         raise CaptureError(
@@ -108,6 +108,8 @@ def _input_facts(before: Any, now: Any, origin: Any) -> InputFacts:
         is_leaf=before.is_leaf,
         metadata_steps=_view_steps(parts[0]) if resized and not replaced else (),
         parts_written=_numbers_of(mutated, parts) if is_wrapper(now) else None,
+        starts_requiring_grad=now.requires_grad and now.is_leaf and not before.requires_grad,
+        stops_requiring_grad=before.requires_grad and not now.requires_grad,
     )
 
 
@@ -143,7 +145,7 @@ def _storage_replaced(before: torch.Tensor, now: FunctionalTensor) -> bool:
 def _metadata_changed(before: torch.Tensor, now: FunctionalTensor) -> bool:
     after = torch._from_functional_tensor(now.elem)
     if not torch._functionalize_has_metadata_mutation(now.elem):
-        # Of `out=` and `resize_as_`, torch tells that they write, not that they resize.
+        # Torch reports `out=` and `resize_as_` as data writes, not as metadata changes.
         is_written = torch._functionalize_has_data_mutation(now.elem)  # type: ignore[attr-defined]
         return is_written and before.shape != after.shape
     return (before.shape, before.stride(), before.storage_offset()) != (
@@ -154,7 +156,7 @@ def _metadata_changed(before: torch.Tensor, now: FunctionalTensor) -> bool:
 
 
 class _Outputs:
-    """Sorts a function's outputs by the memory they share."""
+    """Classifies a function's outputs by the memory that they share."""
 
     def __init__(self, inputs: Sequence[Any], outputs: Sequence[Any], input_facts: Sequence[InputFacts]) -> None:
         self._inputs = inputs
@@ -188,7 +190,7 @@ class _Outputs:
             return OutputFacts(requires_grad=needs_grad, is_leaf=is_leaf)
         number = self._inputs_by_storage.get(key)
         if number is not None:
-            # The steps start from the input as it came; after a metadata change the caller's input is another view.
+            # The steps start from the original input; after a metadata change the caller's input is another view.
             with_steps = not self._input_facts[number].mutates_metadata
             replay = _replay(output, with_steps=with_steps, base=self._inputs[number])
             if not _has_history_of_its_own(output, self._inputs[number]):
@@ -218,7 +220,7 @@ def _is_leaf(output: torch.Tensor) -> bool:
 
 
 def _refuse_graphs_of_returned_leaves(outputs: Sequence[Any], facts: Sequence[OutputFacts]) -> None:
-    """Raise where the gradient of an output ends in another output: the compiled call is one node of autograd's."""
+    """Raise if the gradient of an output ends in another output: the compiled call is one autograd node."""
     leaves = {id(output) for output, fact in zip(outputs, facts, strict=True) if fact.is_leaf}
     waiting = [output.grad_fn for output, fact in zip(outputs, facts, strict=True) if leaves and fact.needs_tangent]
     seen: set[Any] = set()
@@ -237,7 +239,7 @@ def _refuse_graphs_of_returned_leaves(outputs: Sequence[Any], facts: Sequence[Ou
 
 
 def _storage_key(value: Any) -> int | None:
-    """What two tensors have in common exactly if they share memory; nothing for what has no memory."""
+    """A key that two tensors have in common exactly if they share storage; None for values without storage."""
     if not isinstance(value, torch.Tensor) or is_wrapper(value) or value.layout is not torch.strided:
         return None
     key: int = value.untyped_storage()._cdata
@@ -245,7 +247,7 @@ def _storage_key(value: Any) -> int | None:
 
 
 def _root_of(group: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The tensor from which the whole group can be cut: a member that owns the memory, or their common base."""
+    """The tensor that the whole group are views of: a member that owns the storage, or their common base."""
     owners = [tensor for tensor in group if _is_storage_root(tensor)]
     if owners:
         return owners[0]
@@ -259,10 +261,10 @@ def _is_storage_root(tensor: torch.Tensor) -> bool:
 
 
 def _has_history_of_its_own(output: torch.Tensor, base: torch.Tensor) -> bool:
-    """Whether gradients must go another way than through the memory's owner.
+    """Whether the gradients of an alias do not flow through its base.
 
-    That is so for results of a ``torch.autograd.Function``, whose backward counts and not the view's, and for detached
-    aliases that something differentiable was written into.
+    This holds for results of a ``torch.autograd.Function``, whose backward replaces the view's, and for detached
+    aliases into which something differentiable was written.
     """
     if _is_leaf(output):
         return False

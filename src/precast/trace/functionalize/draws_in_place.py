@@ -1,12 +1,12 @@
-"""Random numbers drawn into tensors that do not lie row by row, each at the place where eager puts it.
+"""Random numbers drawn in place into tensors that are not contiguous, in the same order as in eager.
 
 Before: ``x.t().bernoulli_(0.3)``, ``x[:, ::2].normal_()``
-After:  ``x.t().copy_(bernoulli(x, 0.3).t())``: drawn in the order of memory, and then put there
+After:  ``x.t().copy_(bernoulli(x, 0.3).t())``: drawn in memory order, and then copied
 
-Functional forms of these operators draw into memory of their own, without gaps, and go through it row by row.
+The functional forms of these operators draw into dense memory of their own, in row-major order.
 
-``x.random_(2, 9)``, whatever ``x`` is like, becomes ``x.copy_(randint_like(x, 2, 9))``, which draws the same: its
-functional form is ``aten.random.from``, whose name no Python code can spell.
+``x.random_(2, 9)``, for any layout of ``x``, becomes ``x.copy_(randint_like(x, 2, 9))``, which draws the same numbers:
+its functional form is ``aten.random.from``, whose name is a Python keyword.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +17,7 @@ import torch
 from torch._ops import OpOverload
 
 from precast.ops.cost import size_hint
+from precast.trace.functionalize.shared_memory import has_gaps
 
 _aten = torch.ops.aten
 _IN_ORDER: dict[OpOverload, OpOverload] = {
@@ -29,29 +30,29 @@ _IN_ORDER: dict[OpOverload, OpOverload] = {
     _aten.uniform_.default: _aten.uniform.default,
 }
 _RANDOM_FROM = getattr(_aten.random_, "from")
-# Above this size eager draws normal numbers by sixteens, if they are to lie side by side.
+# From this size on, eager draws normal numbers in blocks of 16, if the tensor is dense.
 _FEW = 16
 
 
 def rows_of_eager(func: Any, args: Sequence[Any]) -> Sequence[Any]:
-    """The arguments, with one that eager reads row by row laid out so: the functional form goes by its strides."""
+    """The arguments; one that eager reads in row-major order is made contiguous, since the functional form is not."""
     if func is _aten.rrelu_with_noise.default and not args[0].is_contiguous():
         return (args[0].contiguous(), *args[1:])
     return args
 
 
 def draw_as_eager(func: Any, target: torch.Tensor) -> Callable[..., torch.Tensor] | None:
-    """How to draw what ``func`` writes into ``target``, if its functional form draws otherwise than eager does."""
+    """How to draw what ``func`` writes into ``target``, if its functional form draws differently from eager."""
     order = _order_in_memory(target)
     if func is _RANDOM_FROM:
-        if order is None or target.device.type != "cpu" or not _has_gaps(target):
+        if order is None or target.device.type != "cpu" or not has_gaps(target):
             return partial(_integers, target)
         return partial(_drawn_in_order, _integers, target, order)
     if func is _aten.bernoulli_.float:
         return None if order is None else partial(_drawn_in_order, _aten.bernoulli.p, target, order)
     if func not in _IN_ORDER and func is not _aten.normal_.default:
         return None
-    if target.device.type != "cpu" or not _has_gaps(target):
+    if target.device.type != "cpu" or not has_gaps(target):
         return None
     if func is _aten.normal_.default:
         many = target.numel() >= _FEW
@@ -59,18 +60,8 @@ def draw_as_eager(func: Any, target: torch.Tensor) -> Callable[..., torch.Tensor
     return None if order is None else partial(_drawn_in_order, _IN_ORDER[func], target, order)
 
 
-def _has_gaps(tensor: torch.Tensor) -> bool:
-    length = 1
-    for stride, size in sorted(zip(map(size_hint, tensor.stride()), map(size_hint, tensor.shape), strict=True)):
-        if size > 1:
-            if stride != length:
-                return True
-            length *= size
-    return False
-
-
 def _order_in_memory(tensor: torch.Tensor) -> list[int] | None:
-    """The dimensions, that of the largest steps first; None if they are in order already."""
+    """The dimensions by decreasing stride; None if they are in that order already."""
     strides = [size_hint(stride) for stride in tensor.stride()]
     order = sorted(range(tensor.ndim), key=lambda dim: (-strides[dim], dim))
     return None if order == list(range(tensor.ndim)) else order
@@ -79,9 +70,9 @@ def _order_in_memory(tensor: torch.Tensor) -> list[int] | None:
 def _integers(
     tensor: torch.Tensor, low: int, high: int | None, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    """Integers from ``low`` to below ``high``, or up to the last that the type counts to without gaps."""
+    """Integers from ``low`` to below ``high``, or up to the last one up to which the dtype represents all exactly."""
     if generator is not None or (high is None and tensor.dtype is torch.int64):
-        # A bound above the last one would be no such integer.
+        # The exclusive bound would overflow int64.
         drawn: torch.Tensor = getattr(_aten.random, "from")(tensor, low, high, generator=generator)
         return drawn
     if high is None:
@@ -100,13 +91,13 @@ def _greatest(dtype: torch.dtype) -> int:
 def _drawn_in_order(
     draw: Callable[..., torch.Tensor], tensor: torch.Tensor, order: list[int], *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    """Numbers for a tensor, the first draw for the first place in memory."""
+    """Draw numbers for a tensor in its memory order."""
     drawn: torch.Tensor = draw(tensor.permute(order), *args, **kwargs)
     return _put_back(drawn, order)
 
 
 def _normals_one_by_one(tensor: torch.Tensor, order: list[int], *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Normal numbers for a tensor with gaps, drawn as eager does it there: here into columns, which have gaps, too."""
+    """Draw normal numbers for a tensor with gaps one by one, as eager does: into columns, which have gaps, too."""
     count = tensor.numel()
     columns = tensor.new_empty(2, count // 2).t()
     drawn = _aten.normal_functional.default(columns, *args, **kwargs).t().reshape(-1)

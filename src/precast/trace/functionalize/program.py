@@ -1,4 +1,4 @@
-"""A captured program without mutation: writes to inputs become outputs, views become data flow.
+"""Functionalizes a captured program: writes to inputs become outputs, views become data flow.
 
 Before: ``add_(b_count, 1); y = relu_(x); return (y,)``
 After:  ``add = add(b_count, 1); relu = relu(x); return (add, relu, relu)`` with the signature
@@ -7,21 +7,24 @@ After:  ``add = add(b_count, 1); relu = relu(x); return (add, relu, relu)`` with
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import getitem
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
+from torch.utils import _pytree as pytree
 
 from precast.errors import InputValueError, StateMutationError
 from precast.graph.boundary import BoundaryFacts, InputFacts, OutputFacts
-from precast.graph.nodes import source_line_of, value_of
+from precast.graph.nodes import placeholders_of, source_line_of, subgraph_of, value_of
 from precast.graph.program import Program
 from precast.graph.signature import InputKind, InputSpec, OutputKind, OutputSpec
 from precast.graph.verifier import verify
-from precast.ops.facts import is_effectful, is_mutating, op_name
+from precast.ops.facts import is_effectful, is_mutating, is_view, op_name
 from precast.trace.boundary_outputs import returning_boundary
+from precast.trace.control_flow import FORMS, writes_outside
 from precast.trace.fake_inputs import FakeInputs, fresh_copies, size_guards
 from precast.trace.functionalize.analysis import analyze
 from precast.trace.functionalize.run import functionalized
@@ -35,10 +38,10 @@ _MUTATION_KINDS = {
     InputKind.BUFFER: OutputKind.BUFFER_MUTATION,
     InputKind.USER_INPUT: OutputKind.USER_INPUT_MUTATION,
 }
-# What is switched for the nodes that follow, which tidying folds into regions.
+# Mode switches for the nodes that follow; export.tidy folds them into regions.
 _SWITCHES = (torch._C._set_grad_enabled, _enter_autocast, _exit_autocast)
 _CHECKS = ("aten::_assert", "aten::sym_constrain", "aten::_functional_sym_constrain", "precast::tracepoint")
-# Operators that write their running statistics though their schema does not say so, where this argument is true.
+# Operators that write their running statistics, though their schema does not say so, if this argument is true.
 _STATISTICS = {"aten::batch_norm": 5, "aten::instance_norm": 5, "aten::native_batch_norm": 5}
 
 
@@ -49,9 +52,9 @@ def functionalize(
     pre_dispatch: bool = False,
     keep_aliases: bool = True,
 ) -> Program:
-    """The same program as pure data flow; its ``boundary`` says what callers must be given back.
+    """The same program as pure data flow; its ``boundary`` records the effects that callers must reproduce.
 
-    Without ``keep_aliases`` outputs are values like any other: nothing is returned just to make aliases again.
+    Without ``keep_aliases``, outputs are plain values: no bases are returned to regenerate aliases from.
 
     >>> import torch
     >>> from precast.trace.capture import capture
@@ -66,8 +69,9 @@ def functionalize(
     if program.functional:
         return program
     if not keep_aliases and not decompositions and _is_pure_already(program.module):
-        # A second trace would take such operators apart as may return an alias, to no end.
+        # A retrace would needlessly decompose operators that may return an alias.
         return program.replace(boundary=_boundary_of_values(program))
+    _refuse_writes_in_branches(program.module)
     run = as_flat_function(program.module)
     inputs = [value_of(node) for node in program.placeholders]
     mode = _fake_mode_of(program)
@@ -100,7 +104,7 @@ def functionalize(
 
 
 def _is_pure_already(module: fx.GraphModule) -> bool:
-    """Whether no node writes, or acts in another way that has to be kept in order, in subgraphs neither."""
+    """Whether no node mutates or has other ordered side effects, including those in subgraphs."""
     children = [child for child in module.children() if isinstance(child, fx.GraphModule)]
     return not any(map(_has_effect, module.graph.nodes)) and all(map(_is_pure_already, children))
 
@@ -108,8 +112,8 @@ def _is_pure_already(module: fx.GraphModule) -> bool:
 def _has_effect(node: fx.Node) -> bool:
     if node.op != "call_function" or node.target in _SWITCHES:
         return False
-    if (switch := _STATISTICS.get(op_name(node.target))) is not None:
-        return node.args[3] is not None and node.args[switch] is not False
+    if op_name(node.target) in _STATISTICS:
+        return bool(_statistics_written_by(node))
     is_check = isinstance(node.target, OpOverload) and node.target.name().startswith(_CHECKS)
     return is_mutating(node) or (is_effectful(node) and not is_check)
 
@@ -148,7 +152,7 @@ def _refuse_updated_constants(program: Program, boundary: BoundaryFacts) -> None
         if spec.kind is InputKind.CONSTANT_TENSOR:
             writers = [user for user in node.users if is_mutating(user)] or list(node.users)
             raise StateMutationError(
-                f"The program writes into {spec.target}, a tensor that it merely refers to.",
+                f"The program writes into {spec.target}, a tensor that is a constant of it.",
                 at=str(source_line_of(writers[0])) if writers else None,
                 why="constants of a program are the same in every call",
                 fix="Make it a buffer of the module, or pass it as an argument.",
@@ -162,9 +166,47 @@ def _refuse_shared_memory(program: Program, inputs: Sequence[object], boundary: 
         raise InputValueError(
             f"The program writes into {_mutation_target(written)}, which shares memory with {_mutation_target(read)}.",
             at=str(source_line_of(writers[0])) if writers else None,
-            why="a functional graph takes each input as a value of its own, and would miss that both change",
+            why="a functional graph treats each input as a separate value, and would miss that both change",
             fix="Pass a clone of one of them, or write into neither.",
         )
+
+
+def _refuse_writes_in_branches(module: fx.GraphModule) -> None:
+    for node in module.graph.nodes:
+        if not (isinstance(node.target, HigherOrderOperator) and node.target._name in FORMS):
+            continue
+        for branch in filter(None, map(subgraph_of, node.all_input_nodes)):
+            if (writer := _writer_into_inputs(branch.graph)) is not None:
+                raise writes_outside(node.target, str(source_line_of(writer) or source_line_of(node)))
+            _refuse_writes_in_branches(branch)
+
+
+def _writer_into_inputs(graph: fx.Graph) -> fx.Node | None:
+    """A node that writes into an input of the graph, itself or through a view."""
+    shared = set(placeholders_of(graph))
+    node: fx.Node
+    for node in graph.nodes:
+        if node.op == "call_function" and not shared.isdisjoint(node.all_input_nodes):
+            if not shared.isdisjoint(_written_by(node)):
+                return node
+            if is_view(node) or node.target is getitem:
+                shared.add(node)
+    return None
+
+
+def _statistics_written_by(node: fx.Node) -> list[fx.Node]:
+    is_updating = node.args[_STATISTICS[op_name(node.target)]] is not False
+    return [each for each in node.args[3:5] if isinstance(each, fx.Node)] if is_updating else []
+
+
+def _written_by(node: fx.Node) -> list[fx.Node]:
+    if op_name(node.target) in _STATISTICS:
+        return _statistics_written_by(node)
+    if not (isinstance(node.target, OpOverload) and is_mutating(node)):
+        return []
+    names = [each.name for each in node.target._schema.arguments if each.alias_info and each.alias_info.is_write]
+    given = dict(zip((each.name for each in node.target._schema.arguments), node.args, strict=False)) | node.kwargs
+    return [each for name in names for each in pytree.tree_leaves(given.get(name)) if isinstance(each, fx.Node)]
 
 
 def _output_specs(program: Program, boundary: BoundaryFacts, module: fx.GraphModule) -> tuple[OutputSpec, ...]:

@@ -1,1 +1,1 @@
-"""Python's state around a traced program: what it can reach, what it read, what it wrote."""
+"""Python state around a traced program: what it can reach, what it reads, what it writes."""

@@ -1,7 +1,7 @@
-"""Containers that a program, or its user, exchanges as a whole, such as the hidden state that a module keeps.
+"""Containers that a program or its user replaces as a whole, such as the hidden state of a module.
 
-Before: ``self.hidden = (h, c)`` at the end of each call, so that the next one finds another tuple
-After:  the tensors and numbers in it are found by their path, and of the rest the form has to be the same
+Before: ``self.hidden = (h, c)`` at the end of each call, so that the next call finds another tuple
+After:  the tensors and numbers in it are read by their path, and its structure is guarded
 """
 
 import copy
@@ -21,14 +21,14 @@ _SEQUENCES = (tuple, list, deque)
 
 @dataclass(frozen=True)
 class Parts:
-    """What a container holds, by index, key or name."""
+    """The contents of a container, by index, key or name."""
 
     items: Mapping[Any, Any]
     are_attributes: bool = False
 
 
 def parts_of(value: Any) -> Parts | None:
-    """What a container, or an object that is one, holds; None for all else."""
+    """The contents of a container, or of an object that can be opened; None for anything else."""
     if isinstance(value, _SEQUENCES):
         return Parts(dict(enumerate(value)))
     if isinstance(value, dict):
@@ -37,12 +37,12 @@ def parts_of(value: Any) -> Parts | None:
 
 
 def is_exchangeable(value: Any) -> bool:
-    """Whether another container of the same form may take its place."""
+    """Whether it may be replaced by another container of the same structure."""
     return parts_of(value) is not None
 
 
 def forms_in(places: Sequence[Place]) -> dict[str, Any]:
-    """The forms of what is in some places, by path: all that a program can tell of them beside tensors and numbers."""
+    """The structures of the values in some places, by path: everything about them except tensors and numbers."""
     met: dict[int, int] = {}
     return {place.path: _form_of(_read(place), met) for place in places}
 
@@ -60,7 +60,7 @@ def _form_of(value: Any, met: dict[int, int]) -> Any:
     parts = parts_of(value)
     if parts is None and not isinstance(value, torch.Tensor):
         return value
-    # Who is met again is told by number, so that one list in two places is not taken for two.
+    # Repeated objects become a number, so that one list in two places differs from two lists.
     if not isinstance(value, tuple):
         if (number := met.get(id(value))) is not None:
             return number
@@ -71,7 +71,7 @@ def _form_of(value: Any, met: dict[int, int]) -> Any:
 
 
 def without_tensors(value: Any, made: dict[int, Any] | None = None) -> Any:
-    """A container of the same form that keeps no tensor alive: empty ones are in their places."""
+    """A container of the same structure with empty tensors instead of its own, so that none is kept alive."""
     made = {} if made is None else made
     if id(value) in made:
         return made[id(value)]

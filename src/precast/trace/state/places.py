@@ -1,4 +1,4 @@
-"""Where values of Python's state are kept: one place, an item of what is kept in another, many places at once."""
+"""Places of values in Python state: one place, an item of a container in a place, many places at once."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from precast.trace.exchanged_attributes import ExchangedAttribute
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """One value's home: ``holder[key]``, or ``holder.key`` for ``is_attribute``; ``owner`` is the class that has it."""
+    """One value's place: ``holder[key]``, or ``holder.key`` for ``is_attribute``; ``owner`` is its class, if any."""
 
     path: str
     holder: Any
@@ -30,12 +30,12 @@ class Place:
 
     @property
     def makes_up_values(self) -> bool:
-        """Whether reading what is not there would put something there."""
+        """Whether reading a missing key would create it."""
         return isinstance(self.holder, defaultdict)
 
     @property
     def is_lookup(self) -> bool:
-        """Whether ``holder[key]`` is all there is to reading."""
+        """Whether ``holder[key]`` reads it."""
         return not self.is_attribute and not self.makes_up_values
 
     def write(self, value: Any) -> None:
@@ -49,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Item(Place):
-    """One item, or attribute, of a container that may be exchanged as a whole; ``whole`` is where the container is."""
+    """One item or attribute of a container that may be replaced as a whole; ``whole`` is the container's place."""
 
     whole: Place = field(kw_only=True)
     index: Any = field(kw_only=True)
@@ -86,7 +86,7 @@ class Item(Place):
 
 
 Home = tuple[int, Any]
-"""A place, whoever describes it: the identity of its holder, and the key in it."""
+"""The identity of a place: that of its holder, and the key in it."""
 
 
 def home_of(place: Place) -> Home:
@@ -94,17 +94,17 @@ def home_of(place: Place) -> Home:
 
 
 class Readings:
-    """What many places hold, read at every call: hundreds of them, so that a loop in Python would show."""
+    """Many places, read at every call. There may be hundreds, so a Python loop would be a visible cost."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         self.places = list(places)
         self._others = [number for number, each in enumerate(self.places) if not each.is_lookup]
-        # Where something else than a lookup is needed, one that always succeeds stands for it.
+        # Places that are not plain lookups are replaced by a lookup that always succeeds.
         self._holders = [each.holder if each.is_lookup else _ANYTHING for each in self.places]
         self._keys = [each.key if each.is_lookup else 0 for each in self.places]
 
     def read(self) -> list[Any]:
-        """What is there now; None where nothing is any more."""
+        """The current values; None for places that are gone."""
         try:
             found = list(map(getitem, self._holders, self._keys))
         except MISSING:
@@ -117,7 +117,7 @@ class Readings:
 
 
 MISSING = (LookupError, AttributeError, ValueError)
-"""What reading a place raises that is not there any more."""
+"""The exceptions that reading a missing place raises."""
 _ANYTHING = (None,)
 
 
@@ -133,9 +133,9 @@ NOWHERE = Readings(())
 
 @dataclass(frozen=True, eq=False)
 class Sized:
-    """Something that could come to hold more; new keys count if ``may_read`` says so.
+    """A container that may grow; new keys are relevant if ``may_read`` is true for them.
 
-    ``home`` is where the container itself is kept, or the object whose attributes these are.
+    ``home`` is the place of the container itself, or of the object whose attributes these are.
     """
 
     path: str
@@ -145,10 +145,10 @@ class Sized:
     is_module: bool = False
     home: Place | None = None
     has_order: bool = False
-    """Whether the program may see in which order the keys came."""
+    """Whether the program may observe the order of the keys."""
 
     def locate(self) -> Any:
-        """The holder, or what has taken its place since."""
+        """The holder, or its replacement."""
         if self.home is None:
             return self.holder
         found = _found_in(self.home)

@@ -1,9 +1,9 @@
-"""Watches the Python state around a traced call, and puts it back.
+"""Watches the Python state around a traced call, and restores it.
 
 A traced call runs once on fake tensors. What it assigns to module attributes, closure variables or containers in them
-would stay behind as fake tensors, and would not happen again when the graph runs. So all is put back, and told of to
-who will write it again after each call. Where nobody does, a tensor assigned to a buffer becomes an update of that
-buffer, and any other tensor left behind is an error.
+would remain there as fake tensors, and would not happen again when the graph runs. So all of it is restored, and
+returned to the caller, who may repeat the writes after each call. If the caller does not, a tensor assigned to a buffer
+becomes an update of that buffer, and any other tensor left in the state is an error.
 """
 
 import dis
@@ -32,7 +32,7 @@ _log = logging.getLogger("precast.capture")
 
 @dataclass
 class Written:
-    """What a run wrote into Python's state, and the places of all containers and objects that it found there."""
+    """What a run wrote into Python state, and the places of all containers and objects that it found there."""
 
     homes: Mapping[int, Place]
     writes: list[Write] = field(default_factory=list)
@@ -44,17 +44,18 @@ def watched_python_state(
     update_buffer: Callable[[torch.Tensor, torch.Tensor], None],
     *,
     returns_writes: bool,
+    allows_leaks: bool = False,
 ) -> Iterator[Written]:
     """Restore the state around ``function`` when the block ends.
 
-    When it has ended, ``Written`` tells what was written. Where nobody asks (not ``returns_writes``),
-    ``update_buffer(old, new)`` records what buffers are replaced by, and tensors elsewhere are an error.
+    Afterwards, ``Written`` describes what was written. Without ``returns_writes``, ``update_buffer(old, new)`` is
+    called for replaced buffers, and tensors left elsewhere are an error unless ``allows_leaks``.
     """
     modules = {
         id(m): (".".join(filter(None, (prefix, path))), m)
         for prefix, root in root_modules(function).items()
         for path, m in root.named_modules()
-        if not isinstance(m, torch.jit.ScriptModule)  # whose state is not Python's
+        if not isinstance(m, torch.jit.ScriptModule)  # whose state is not in Python
     }
     snapshot = StateSnapshot(function, code_being_noted())
     owned = [
@@ -74,7 +75,11 @@ def watched_python_state(
                     if isinstance(now := held.get(name), torch.Tensor) and now is not old:
                         update_buffer(old, now)
         written.homes, written.writes = snapshot.homes, snapshot.writes()
-        leaks = set() if returns_writes else {each.path for each in written.writes if traced_tensors(each.values)}
+        leaks = (
+            set()
+            if returns_writes or allows_leaks
+            else {each.path for each in written.writes if traced_tensors(each.values)}
+        )
         if leaks:
             raise _leak_error(sorted(leaks), assigned_at)
         known = {id(each) for _, _, before in owned for each in before.values()} if returns_writes else set()
@@ -97,7 +102,7 @@ def watched_python_state(
 
 @contextmanager
 def _noted_assignments(paths: dict[int, str], assigned_at: dict[str, str | None]) -> Iterator[None]:
-    """Note the user's line of every attribute assignment, so that an error can name it."""
+    """Record the user's line of every attribute assignment, so that an error can name it."""
     thread = threading.get_ident()
     original = torch.nn.Module.__setattr__
 
@@ -112,7 +117,7 @@ def _noted_assignments(paths: dict[int, str], assigned_at: dict[str, str | None]
 
 
 def _line_naming(path: str) -> str | None:
-    """The first line of the user's program that names something by the last of the words that it names at all."""
+    """The first line of the user's program that loads the last name in ``path``, or else an earlier name."""
     executed = code_being_noted()
     codes = [] if executed is None else [each.code for each in executed.seen.values()]
     own = [code for code in codes if is_users_file(code.co_filename)]
@@ -133,23 +138,27 @@ def _lines(code: CodeType) -> Iterator[tuple[int, dis.Instruction]]:
 
 
 def _differing(held: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """The names of what is there now and was not before, or the other way round."""
+    """The names whose values were added, removed or replaced."""
     return [name for name in dict.fromkeys((*before, *held)) if held.get(name) is not before.get(name)]
 
 
 def _exchange_error(names: list[str], assigned_at: dict[str, str | None]) -> StateMutationError:
     places = [line for name in names if (line := assigned_at.get(name) or _line_naming(name))]
     return StateMutationError(
-        f"The program exchanges parameters or submodules: {', '.join(names)}.",
+        f"The program replaces parameters or submodules: {', '.join(names)}.",
         at="; ".join(places) or None,
         why="a captured program has the modules and parameters that were there before",
-        fix="Make, exchange and remove them outside of the forward.",
+        fix="Add, replace and remove them outside of the forward.",
     )
 
 
-def _leak_error(names: list[str], assigned_at: dict[str, str | None]) -> StateMutationError:
+class StoredTensorError(StateMutationError):
+    """A tensor would be left in Python state, which callers of the graph never see."""
+
+
+def _leak_error(names: list[str], assigned_at: dict[str, str | None]) -> StoredTensorError:
     places = [line for name in names if (line := assigned_at.get(name) or _line_naming(name))]
-    return StateMutationError(
+    return StoredTensorError(
         f"The program stores a tensor in {', '.join(names)}.",
         at="; ".join(places) or None,
         why="the graph computes outputs only; Python state outside of it would keep a tensor without data",

@@ -1,69 +1,77 @@
-"""The Python state that a program can reach and read: where it is kept, and what is there now.
+"""Finds the Python state that a program can reach and read: the places, and their current values.
 
-Followed are attributes of modules and other objects, variables of modules and closures, defaults, class attributes, and
-what containers hold. ``Reads`` says which names count. Tensors are found, too, but they are inputs of a program and no
-state of Python's.
+The walk follows attributes of modules and other objects, variables of modules and closures, defaults, class attributes,
+and contents of containers. ``Reads`` says which names are relevant. Tensors are found, too, but they are inputs of a
+program, not guarded state.
 """
 
 import argparse
+import builtins
 import logging
 import threading
-import weakref
 from array import array
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial, partialmethod
+from functools import partial
 from operator import eq
-from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
+from types import CellType, FunctionType, MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
 from precast.options import environment_variables
-from precast.trace.capture.module_state import WithModules, module_names, root_modules
+from precast.trace.capture.module_state import module_names, root_modules
 from precast.trace.capture.number_inputs import is_number
 from precast.trace.exchanged_attributes import users_attributes
-from precast.trace.executed_code import is_machinery, is_trusted
+from precast.trace.executed_code import WATCHED_BUILTINS, is_machinery, is_trusted
 from precast.trace.graph_breaks import ALL_HOOKS, FORWARD_HOOKS, global_hooks
 from precast.trace.state.exchanged_containers import forms_in, is_exchangeable, parts_of, without_tensors
+from precast.trace.state.objects import looks_up_by_itself, own_attributes, parts_of_constant
 from precast.trace.state.places import Home, Item, Place, Sized, Watched, home_of
-from precast.trace.state.reads import Reads, is_unnamed_method, variables_read
+from precast.trace.state.reads import Reads, Variable, is_unnamed_method, unbound_in, variables_read
 from precast.trace.state.torch_switches import switches_read
 
 _ENABLING = ("enable_grad", "set_grad_enabled", "inference_mode")
 _ABOUT_HOOKS = frozenset(name for name in vars(torch.nn.Module()) if "hook" in name)
 _OWN_OF_MODULES = ("_parameters", "_buffers", "_modules")
-# Neither decides what a program computes.
+# They do not affect what a program computes.
 _MEANINGLESS = (
     logging.Logger, logging.LoggerAdapter, logging.Handler, logging.Manager, type(threading.Lock()),
     type(threading.RLock()),
 )  # fmt: skip
 _HOLDING_NOTHING = (
-    *_MEANINGLESS, torch.Tensor, torch.Generator, str, bytes, int, float, complex, type(None),
+    *_MEANINGLESS, torch.Tensor, torch.Generator, type(None),
 )  # fmt: skip
 _OPEN_LIBRARY_CLASSES = (
     SimpleNamespace, argparse.Namespace, ChainMap, UserDict, UserList, threading.local, torch.optim.Optimizer,
     torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler,
 )  # fmt: skip
+_CONTAINERS = (tuple, frozenset, list, deque, dict, MappingProxyType, set)
 _BUFFERS = (bytearray, memoryview, array)
-_CACHING = type(lru_cache(len))
+_BUILTINS = vars(builtins)
+_VALUES = (str, bytes, int, float, complex)
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_UNSET = object()
 _READS_ENVIRONMENT = "os _Environ.__getitem__"
 
 
 @dataclass
 class ReachableState:
-    """All that was found. ``tensors`` are the homes of each tensor by its identity, ``homes`` the first one of what
-    holds other things; ``exchanged`` are the containers that others take the place of, without their tensors; ``kept``
-    keeps identities valid.
+    """Everything that was found. ``tensors`` are the places of each tensor by its identity, ``homes`` the first place
+    of each container or object; ``absent`` are places of missing names, ``namespaces`` objects and their ``__dict__``;
+    ``exchanged`` are containers that are replaced as a whole, without their tensors; ``kept`` keeps objects alive, so
+    that identities stay valid.
     """
 
     places: list[Place] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
     sized: list[Sized] = field(default_factory=list)
     empty: list[tuple[str, Any]] = field(default_factory=list)
+    absent: list[Place] = field(default_factory=list)
     objects: list[tuple[str, Any]] = field(default_factory=list)
+    namespaces: list[tuple[str, Any, dict[str, Any]]] = field(default_factory=list)
     watched: list[Watched] = field(default_factory=list)
     tensors: dict[int, list[Place]] = field(default_factory=dict)
     homes: dict[int, Place] = field(default_factory=dict)
@@ -74,9 +82,9 @@ class ReachableState:
 def reachable_state(
     function: Callable[..., Any] | None, reads: Reads, exchanged: Collection[Home] = ()
 ) -> ReachableState:
-    """What ``function`` can reach now, as far as ``reads`` goes.
+    """The state that ``function`` can reach now, limited to ``reads``.
 
-    Containers in ``exchanged`` places are not what they were at the next call: what they hold is found by its path.
+    Containers in ``exchanged`` places are replaced between calls: their contents are found by path.
     """
     roots = {} if function is None else root_modules(function)
     names = module_names(roots)
@@ -93,6 +101,7 @@ def reachable_state(
         if not _is_library(value):
             path = _variable_path(module_name, variable)
             walk.place(Place(path, namespace, variable, is_variable=True), value)
+    walk.unbound(reads.unbound)
     walk.global_hooks()
     if reads.names is None or _READS_ENVIRONMENT in reads.functions:
         walk.found.watched.append(Watched("the environment", environment_variables))
@@ -102,7 +111,7 @@ def reachable_state(
 
 
 def _is_library(value: Any) -> bool:
-    """Whether it is a module that nobody exchanges for another one; what people change in it is found by itself."""
+    """Whether it is a library module, which is not replaced as a whole; changes inside it are found separately."""
     return isinstance(value, ModuleType) and (is_trusted(value.__name__) or is_machinery(value.__name__))
 
 
@@ -116,7 +125,7 @@ def hook_state(module: torch.nn.Module | None) -> ReachableState:
 
 
 def join_path(path: str, name: Any) -> str:
-    """The path of something in what ``path`` leads to; the root itself has none."""
+    """The path of ``name`` below ``path``; the root's path is empty."""
     return f"{path}.{name}" if path else str(name)
 
 
@@ -131,9 +140,10 @@ class _Walk:
         self._exchanged = exchanged
         self._wholes: list[Place] = []
         self._visited: set[int] = set()
+        self._builtins: set[Home] = set()
         self._waiting: deque[tuple[Any, str]] = deque()
         self._name = ""
-        # Without gradients, hooks of the backward are not called.
+        # Without gradients, backward hooks are not called.
         has_gradients = torch.is_grad_enabled() or any(map(reads.may_read, _ENABLING))
         self._hook_kinds = ALL_HOOKS if has_gradients else FORWARD_HOOKS
         self.prefix = ""
@@ -143,7 +153,7 @@ class _Walk:
         return ".".join(filter(None, (self.prefix, self._tree.get(id(module), ""))))
 
     def place(self, place: Place, value: Any) -> None:
-        """Note what is there, and go on from it."""
+        """Record a place and its value, and continue from the value."""
         if issubclass(type(value), _MEANINGLESS) and not self._reads.state_only:
             return
         if home_of(place) in self._exchanged and is_exchangeable(value):
@@ -158,12 +168,23 @@ class _Walk:
     def _note(self, place: Place, value: Any) -> None:
         if isinstance(value, torch.Tensor):
             self.found.tensors.setdefault(id(value), []).append(place)
+            self._of_tensor(place, value)
         self.found.places.append(place)
         self.found.values.append(value)
 
+    def _of_tensor(self, place: Place, tensor: torch.Tensor) -> None:
+        """Record attributes set on a tensor, relative to its place: another tensor may replace it."""
+        for name, value in own_attributes(tensor).items() if type(tensor) in _PLAIN_TENSORS else ():
+            if self._reads.may_read(name) and not isinstance(value, torch.Tensor):
+                item = Item.of(place, name, tensor, is_attribute=True)
+                self.found.places.append(item)
+                self.found.values.append(value)
+                self.visit(value, item.path, item)
+
     def visit(self, value: Any, path: str, home: Place | None = None) -> None:
-        """Note what a value holds."""
-        if id(value) not in self._visited and not issubclass(type(value), _HOLDING_NOTHING):
+        """Schedule a value, whose contents are to be recorded."""
+        kind = type(value)
+        if id(value) not in self._visited and not issubclass(kind, _HOLDING_NOTHING) and kind not in _VALUES:
             self._visited.add(id(value))
             self.found.kept.append(value)
             if home is not None:
@@ -171,7 +192,7 @@ class _Walk:
             self._waiting.append((value, path))
 
     def _by_path(self, whole: Place, value: Any) -> None:
-        """Note the tensors and numbers in a container that others take the place of."""
+        """Record the tensors and numbers in a container that is replaced as a whole."""
         if id(value) in self._visited:
             return
         self._visited.add(id(value))
@@ -187,13 +208,23 @@ class _Walk:
             else:
                 self.visit(part, item.path, item)
 
+    def unbound(self, variables: Iterable[Variable]) -> None:
+        """Record globals that are unbound, and the builtins that are used instead."""
+        for namespace, module, name in variables:
+            self.found.absent.append(Place(_variable_path(module, name), namespace, name))
+            if name in _BUILTINS and name not in WATCHED_BUILTINS:
+                place = Place(f"the builtin {name}", _BUILTINS, name)
+                if home_of(place) not in self._builtins:
+                    self._builtins.add(home_of(place))
+                    self.place(place, _BUILTINS[name])
+
     def global_hooks(self) -> None:
-        """Note the hooks that every module has."""
+        """Record the hooks on all modules."""
         for name in ALL_HOOKS:
             self._hooks(global_hooks(name), "the hooks of all modules")
 
     def hooks_of(self, module: torch.nn.Module) -> None:
-        """Note the hooks of one module."""
+        """Record the hooks of one module."""
         for name in ALL_HOOKS:
             self._hooks(vars(module)[name], join_path(type(module).__name__, name))
 
@@ -204,7 +235,7 @@ class _Walk:
             self.found.empty.append((path, held))
 
     def finish(self) -> ReachableState:
-        """Go on from everything that was met: not by recursion, as chains of objects may be long."""
+        """Process everything scheduled: not recursively, since chains of objects may be long."""
         while self._waiting:
             self._follow(*self._waiting.popleft())
         if self._wholes:
@@ -229,19 +260,26 @@ class _Walk:
             self._python_module(value)
         elif isinstance(value, threading.local):
             self._of_this_thread(value, path)
-        elif isinstance(value, (tuple, frozenset)):
-            self._each(enumerate(value), path)
-        elif isinstance(value, (list, deque)):
-            self._items(value, enumerate(value), path)
-        elif isinstance(value, (dict, MappingProxyType)):
-            self._dict(value, path)
-        elif isinstance(value, set):
-            self.found.watched.append(Watched(path, partial(frozenset, value), value))
-        elif (held := _parts_of(value)) is not None:
+        elif isinstance(value, _CONTAINERS):
+            self._container(value, path)
+        elif (held := parts_of_constant(value)) is not None:
             for part in held:
                 self.visit(part, path)
         else:
             self._object(value, path)
+
+    def _container(self, value: Any, path: str) -> None:
+        if isinstance(value, (tuple, frozenset)):
+            self._each(enumerate(value), path)
+        elif isinstance(value, (list, deque)):
+            self._items(value, enumerate(value), path)
+        elif isinstance(value, set):
+            self.found.watched.append(Watched(path, partial(frozenset, value), value))
+        else:
+            self._dict(value, path)
+        if not is_trusted(type(value).__module__):
+            self.visit(type(value), type(value).__name__)
+        self._own_attributes(value, path)
 
     def _module(self, module: torch.nn.Module, path: str) -> None:
         held, is_in_tree = vars(module), id(module) in self._tree
@@ -249,6 +287,8 @@ class _Walk:
         self.visit(type(module), type(module).__name__)
         may_read = self._reads.of_objects(type(module))
         self.found.sized.append(Sized(path, held, may_read, is_module=True))
+        if not is_in_tree:
+            self.found.namespaces.append((path, module, held))
         has_hooks = any(held.get(name) for name in ALL_HOOKS)
         if not has_hooks:
             self.found.empty += [(join_path(path, name), held[name]) for name in self._hook_kinds if name in held]
@@ -261,7 +301,7 @@ class _Walk:
                 self.place(Place(join_path(path, name), held, name), value)
 
     def _wrapped_forward(self, compiled: Any, path: str) -> None:
-        """What people have put around the forward of a compiled module; else it is the original's in all."""
+        """Record a wrapper around the forward of a compiled module; everything else is the original's."""
         if isinstance(compiled, torch.nn.Module):
             held = vars(compiled)
             self.found.sized.append(Sized(path, held, partial(eq, "forward")))
@@ -269,20 +309,20 @@ class _Walk:
                 self.place(Place(join_path(path, "forward"), held, "forward"), held["forward"])
 
     def _python_module(self, module: ModuleType) -> None:
-        """Variables of a user's module that is kept in an attribute or a closure; globals are known by themselves."""
+        """Record the variables of a user's module that is kept in an attribute or a closure."""
         name = module.__name__
         if not (self._reads.state_only or is_trusted(name) or is_machinery(name)):
             self._named_items(vars(module), name, self._reads.may_read)
 
     def _of_this_thread(self, local: threading.local, path: str) -> None:
-        """Attributes that each thread has for itself: looked up by whoever checks them."""
+        """Record the attributes of a thread-local object: the thread that checks them sees its own."""
         self.found.watched.append(Watched(path, lambda: frozenset(filter(self._reads.may_read, vars(local)))))
         for name, value in vars(local).items():
             if self._reads.may_read(name):
                 self.place(Place(join_path(path, name), local, name, is_attribute=True), value)
 
     def _own_of_module(self, held: dict[str, Any], path: str, *, is_in_tree: bool) -> None:
-        """Parameters, buffers and submodules; those of the tree are inputs, and part of what variants are found by."""
+        """Record parameters, buffers and submodules; those in the tree are inputs, and covered by the guard key."""
         if not is_in_tree:
             self.found.sized.append(Sized(path, held, _always))
         for name, value in held.items():
@@ -291,6 +331,7 @@ class _Walk:
                 self.place(place, value)
             elif isinstance(value, torch.Tensor):
                 self.found.tensors.setdefault(id(value), []).append(place)
+                self._of_tensor(place, value)
 
     def _class(self, kind: type, path: str) -> None:
         if not is_trusted(type(kind).__module__):
@@ -305,6 +346,9 @@ class _Walk:
             held = vars(base)
             if not trusted:
                 self.found.sized.append(Sized(base.__qualname__, held, self._reads.may_read_of_class, base))
+                self._note(
+                    Place(f"{base.__qualname__}.__bases__", base, "__bases__", is_attribute=True), base.__bases__
+                )
             for name, value in held.items():
                 if self._counts_in_class(name, value) and (not trusted or name == "forward"):
                     self.place(Place(f"{base.__qualname__}.{name}", held, name, owner=base), value)
@@ -333,15 +377,15 @@ class _Walk:
             if (value := getattr(function, name)) is not None:
                 self.place(Place(f"the defaults of {function.__name__}", function, name, is_attribute=True), value)
         if not self._reads.state_only:
-            # Exchanged by who reloads code while a program runs.
+            # Replaced by tools that reload code while a program runs.
             place = Place(f"the code of {function.__name__}", function, "__code__", is_attribute=True)
             self.place(place, function.__code__)
-        if vars(function):
-            self._named_items(vars(function), path, self._reads.may_read)
+        self._named_items(vars(function), path, self._reads.may_read)
         if self._reads.names is None and not self._reads.state_only:
             for namespace, module, name in variables_read(function.__code__, function.__globals__, function.__module__):
                 if not _is_library(namespace[name]):
                     self.place(Place(_variable_path(module, name), namespace, name), namespace[name])
+            self.unbound(unbound_in(function.__code__, function.__globals__, function.__module__))
 
     def _dict(self, value: Any, path: str) -> None:
         if type(value).__getitem__ in (dict.__getitem__, MappingProxyType.__getitem__):
@@ -349,7 +393,6 @@ class _Walk:
         else:
             self.found.watched.append(Watched(path, lambda: list(dict.items(value))))
             self._each(list(dict.items(value)), path)
-        self._own_attributes(value, path)
 
     def _items(self, holder: Any, items: Iterable[tuple[Any, Any]], path: str) -> None:
         home = self.found.homes.get(id(holder))
@@ -382,7 +425,7 @@ class _Walk:
         self._own_attributes(value, path)
 
     def _is_closed(self, kind: type) -> bool:
-        """Whether a library's objects are what their constructors made, or are not to be put back by us."""
+        """Whether objects of a class are not followed: torch's, ours, builtins; if only state counts, any library's."""
         if issubclass(kind, _OPEN_LIBRARY_CLASSES) or not is_trusted(kind.__module__):
             return False
         return self._reads.state_only or kind.__module__.partition(".")[0] in ("builtins", "precast", "torch")
@@ -391,13 +434,20 @@ class _Walk:
         kind = type(value)
         held, may_read = own_attributes(value), self._reads.of_objects(kind)
         if isinstance(held, dict):
+            self.found.namespaces.append((path, value, held))
             home = self.found.homes.get(id(value))
-            self._named_items(held, path, _always if _looks_up_by_itself(kind) else may_read, home)
+            self._named_items(held, path, _always if looks_up_by_itself(kind) else may_read, home)
         for base in kind.__mro__:
             slots = () if is_trusted(base.__module__) else vars(base).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
-                if may_read(name) and name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                    self.place(Place(join_path(path, name), value, name, is_attribute=True), getattr(value, name))
+                if may_read(name) and name not in ("__dict__", "__weakref__"):
+                    self._slot(value, name, path)
+
+    def _slot(self, value: Any, name: str, path: str) -> None:
+        if hasattr(value, name):
+            self.place(Place(join_path(path, name), value, name, is_attribute=True), getattr(value, name))
+        else:
+            self.found.watched.append(Watched(join_path(path, name), partial(getattr, value, name, _UNSET)))
 
     def _named_items(
         self, held: dict[str, Any], path: str, may_read: Callable[[Any], bool], home: Place | None = None
@@ -408,17 +458,8 @@ class _Walk:
                 self.place(Place(join_path(path, name), held, name), value)
 
 
-def own_attributes(value: Any) -> Mapping[str, Any]:
-    """What an object's own dictionary holds, whatever its class says about it; nothing that changes, for a class."""
-    try:
-        held: Mapping[str, Any] = object.__getattribute__(value, "__dict__")
-    except (AttributeError, ReferenceError):
-        return MappingProxyType({})
-    return held
-
-
 def _key_in_words(key: Any) -> str:
-    """A key as people know it; tensors would tell all their elements."""
+    """A key as text; the ``repr`` of a tensor would list all its elements."""
     return f"a tensor of sizes {list(key.shape)}" if isinstance(key, torch.Tensor) else repr(key)
 
 
@@ -431,29 +472,3 @@ def _is_bound(cell: CellType) -> bool:
         return cell.cell_contents is not cell
     except ValueError:
         return False
-
-
-def _looks_up_by_itself(kind: type) -> bool:
-    """Whether a class decides in code of its own which attribute a name means."""
-    own = [base for base in kind.__mro__ if not is_trusted(base.__module__)]
-    return any("__getattr__" in vars(base) or "__getattribute__" in vars(base) for base in own)
-
-
-def _parts_of(value: Any) -> tuple[Any, ...] | None:
-    """What an object that cannot be changed is made of."""
-    if isinstance(value, MethodType):
-        return value.__func__, value.__self__
-    if isinstance(value, WithModules):
-        return value.function, *value.modules.values()
-    if isinstance(value, (partial, partialmethod)):
-        return value.func, value.args, value.keywords
-    if isinstance(value, weakref.ref):
-        return (value(),)
-    if isinstance(value, (staticmethod, classmethod)):
-        return (value.__func__,)
-    if isinstance(value, property):
-        return value.fget, value.fset
-    if isinstance(value, cached_property):
-        return (value.func,)
-    # Known by its type: an object may have whatever attribute it is asked for, made for who asks.
-    return (value.__wrapped__,) if isinstance(value, _CACHING) else None

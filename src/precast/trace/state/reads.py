@@ -1,4 +1,4 @@
-"""What a program could read of Python's state, told by the code that ran while it was traced.
+"""Derives what a program may read of Python state from the code that ran while it was traced.
 
 Before: code objects, as they were seen to run
 After:  the names of all attributes that this code can look up, and the variables of modules that it refers to
@@ -20,10 +20,11 @@ Variable = tuple[dict[str, Any], str, str]
 
 @dataclass(frozen=True)
 class Reads:
-    """The ``names`` of attributes, the ``variables``, and by their names:
+    """What a program may read: ``names`` of attributes, and ``variables``.
 
-    ``functions`` that ran, ``opened`` classes, of which all attributes count, and ``appended`` variables, with which
-    the program does nothing but append. ``names`` are None where it was not watched: it may read and run anything.
+    Also, by name: ``functions`` that ran, ``opened`` classes, of which all attributes are relevant, ``appended``
+    variables, to which the program only appends, and ``unbound`` globals, which are builtins or missing. ``names`` is
+    None if the run was not watched: the program may read and run anything.
     """
 
     names: frozenset[str] | None
@@ -31,8 +32,9 @@ class Reads:
     functions: frozenset[str] = frozenset()
     opened: frozenset[str] = frozenset()
     appended: frozenset[str] = frozenset()
+    unbound: tuple[Variable, ...] = ()
     state_only: bool = False
-    """Anything may be read that is data; code is not followed."""
+    """Only data is followed, not code; any data may be read."""
 
     @classmethod
     def of_all_state(cls, variables: tuple[Variable, ...]) -> "Reads":
@@ -40,26 +42,27 @@ class Reads:
 
     @classmethod
     def of(cls, executed: ExecutedCode | None) -> "Reads":
-        """What the code that ran could read; where it was not watched, anything."""
+        """What the executed code may read; anything, if it was not watched."""
         if executed is None or not executed.is_complete:
             return cls(None)
-        telling = [each for each in executed.seen.values() if not is_machinery(_module_of(each))]
-        names = {name for each in telling for name in _words_of(each.code)}
-        own = [each for each in telling if not is_trusted(_module_of(each))]
+        relevant = [each for each in executed.seen.values() if not is_machinery(_module_of(each))]
+        names = {name for each in relevant for name in _words_of(each.code)}
+        own = [each for each in relevant if not is_trusted(_module_of(each))]
         opened = frozenset(map(class_name, executed.opened))
-        functions = frozenset(_function_name(_module_of(each), each.code) for each in telling)
-        variables, appended = tuple(_variables_of(own)), _only_appended([each.code for each in own])
-        return cls(frozenset(names | executed.looked_up), variables, functions, opened, appended)
+        functions = frozenset(_function_name(_module_of(each), each.code) for each in relevant)
+        variables, appended = _each_once(variables_read, own), _only_appended([each.code for each in own])
+        unbound = _each_once(unbound_in, own)
+        return cls(frozenset(names | executed.looked_up), variables, functions, opened, appended, unbound)
 
     def may_read(self, name: Any) -> bool:
         return self.names is None or name in self.names
 
     def may_read_of_class(self, name: Any) -> bool:
-        """The same of a class, of which Python and torch read methods that no code names."""
-        return name not in UNTOLD_OF_CLASSES and (is_unnamed_method(name) or self.may_read(name))
+        """The same for a class: Python and torch also read special methods, which no code names."""
+        return name not in IGNORED_IN_CLASSES and (is_unnamed_method(name) or self.may_read(name))
 
     def of_objects(self, kind: type) -> Callable[[Any], bool]:
-        """Which attributes the program may read of objects of a class."""
+        """A predicate for the attributes that the program may read on objects of a class."""
         if self.opens(kind):
             return _any_name
         by_position = getattr(kind, _MATCHED, ()) if self.may_read(_MATCHED) else ()
@@ -82,13 +85,13 @@ def _any_name(_: Any) -> bool:
 
 
 def is_unnamed_method(name: Any) -> bool:
-    """Whether Python or torch call a method of this name by themselves."""
+    """Whether Python or torch call methods of this name themselves."""
     is_special = isinstance(name, str) and name.startswith("__") and name.endswith("__")
     return is_special or name in _CALLED_BY_TORCH
 
 
-# Attributes of classes that tell nothing, or are set when somebody first asks for them.
-UNTOLD_OF_CLASSES = frozenset({
+# Attributes of classes that do not affect behaviour, or are set lazily.
+IGNORED_IN_CLASSES = frozenset({
     "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__",
     "__dataclass_fields__", "__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__",
     "__qualname__", "__slotnames__", "__static_attributes__", "__type_params__", "__weakref__", "_abc_impl",
@@ -98,7 +101,7 @@ _CALLED_BY_TORCH = frozenset({"backward", "forward", "jvp", "setup_context", "vj
 
 
 def _only_appended(codes: Sequence[CodeType]) -> frozenset[str]:
-    """Names that stand before ``.append`` or ``.extend`` wherever they stand."""
+    """Names that are only used in ``name.append`` or ``name.extend``."""
     appended: set[str] = set()
     used: set[str] = set()
     for code in codes:
@@ -132,7 +135,7 @@ def _module_of(executed: Executed) -> str:
 
 
 def _words_of(code: CodeType) -> Iterator[str]:
-    """Every name and every text in a function: what it could look an attribute up by."""
+    """Every name and string constant in a function: the attribute names that it may look up."""
     yield from code.co_names
     yield from (word for constant in code.co_consts for word in _words_in(constant))
     if _MATCH_CLASS in code.co_code[::2]:
@@ -144,7 +147,7 @@ _MATCH_CLASS = dis.opmap["MATCH_CLASS"]
 
 
 def _words_in(constant: Any) -> Iterator[str]:
-    """Names in a text: ``"scale"``, ``"config.scale"``, ``"layer_{0.kind}"``; patterns of classes hold several."""
+    """Names in a string: ``"scale"``, ``"config.scale"``, ``"layer_{0.kind}"``; class patterns have several."""
     if isinstance(constant, tuple):
         yield from (word for each in constant for word in _words_in(each))
     elif isinstance(constant, str):
@@ -161,17 +164,17 @@ def _fields_of(text: str) -> list[str]:
         return []
 
 
-def _variables_of(executed: Iterable[Executed]) -> Iterator[Variable]:
-    seen: set[tuple[int, str]] = set()
-    for each in executed:
-        for found in variables_read(each.code, each.variables, _module_of(each)):
-            if (key := (id(found[0]), found[2])) not in seen:
-                seen.add(key)
-                yield found
+def _each_once(find: Callable[..., Iterator[Variable]], executed: Iterable[Executed]) -> tuple[Variable, ...]:
+    found = {
+        (id(variable[0]), variable[2]): variable
+        for each in executed
+        for variable in find(each.code, each.variables, _module_of(each))
+    }
+    return tuple(found.values())
 
 
 def variables_read(code: CodeType, variables: dict[str, Any], module: str) -> Iterator[Variable]:
-    """The globals that a function refers to, and variables of modules that it names after one of these."""
+    """The globals that a function refers to, and the variables of modules that it may look up in these."""
     visited = {id(variables)}
     for name in code.co_names:
         if name in variables:
@@ -180,15 +183,29 @@ def variables_read(code: CodeType, variables: dict[str, Any], module: str) -> It
             yield variables, module, name
         elif isinstance(sys.modules.get(name), ModuleType):
             # Imported by the function itself.
+            yield sys.modules, MODULES, name
             yield from _named_in(sys.modules[name], code, visited)
     if not _BY_TEXT.isdisjoint(code.co_names):
         for name in code.co_consts:
             if isinstance(name, str) and (found := sys.modules.get(name)) is not None:
-                yield sys.modules, "sys.modules", name
+                yield sys.modules, MODULES, name
                 yield from _named_in(found, code, visited)
 
 
-# How a module is looked up by a text.
+def unbound_in(code: CodeType, variables: dict[str, Any], module: str) -> Iterator[Variable]:
+    """The globals that a function refers to and that are unbound."""
+    extended = 0
+    for operation, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        argument = extended | low
+        extended = argument << 8 if operation == dis.EXTENDED_ARG else 0
+        if operation == _LOAD_GLOBAL and (name := code.co_names[argument >> 1]) not in variables:
+            yield variables, module, name
+
+
+_LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
+MODULES = "sys.modules"
+"""In place of a module's name: the table of imported modules."""
+# Names with which modules are looked up by a string.
 _BY_TEXT = frozenset({"import_module", "modules"})
 
 
@@ -202,5 +219,5 @@ def _named_in(module: ModuleType, code: CodeType, visited: set[int]) -> Iterator
         if isinstance(held.get(name), ModuleType):
             yield from _named_in(held[name], code, visited)
         elif name in held and (not trusted or isinstance(held[name], FunctionType)):
-            # Of libraries, only what people put other code into.
+            # Of libraries, only functions, which may be patched.
             yield held, module.__name__, name

@@ -1,7 +1,7 @@
-"""Containers among what a program returns and writes that are not new, or that it put into more than one place.
+"""Identities of containers in a program's results and writes: existing ones, and new ones in more than one place.
 
 Before: ``self.front, self.back = self.back, self.front``; ``made = [h]; self.kept = made; return made``
-After:  ``KeptContainer`` stands for a list that was there before, ``SharedContainer`` for the one that was made
+After:  ``KeptContainer`` stands for a list that existed before, ``SharedContainer`` for the one that was made
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from precast.trace.state.places import Place
 
 @dataclass(frozen=True)
 class KeptContainer:
-    """A container, or another object, that was in Python's state before the call, by its place."""
+    """A container, or another object, that was in Python state before the call, by its place."""
 
     home: Place
 
@@ -28,7 +28,7 @@ class KeptContainer:
 
 @dataclass(frozen=True)
 class SharedContainer:
-    """A container that the program has made and put into several places, by its number."""
+    """A container that the program created and put into several places, by its number."""
 
     number: int
 
@@ -37,12 +37,12 @@ Reference = ArgumentContainer | KeptContainer | SharedContainer
 
 
 def with_shared(leaves: Iterable[Any], made: Sequence[Any]) -> list[Any]:
-    """The leaves with containers in place of what stands for them."""
+    """The leaves with each ``SharedContainer`` replaced by its container."""
     return [made[leaf.number] if isinstance(leaf, SharedContainer) else leaf for leaf in leaves]
 
 
 class References:
-    """What is not opened among the ``values`` that leave a program, since it is an object that others know, too."""
+    """The containers among the results of a program that are not opened, because their identity matters."""
 
     def __init__(self, arguments: WatchedContainers, homes: Mapping[int, Place], values: Any) -> None:
         self._arguments = arguments
@@ -51,7 +51,7 @@ class References:
         self._repeated: set[int] = set()
         made = list(self._closed(values, ()))
         self.shared = [each for each in made if id(each) in self._repeated]
-        """Those that the program has made and that are in more than one place, those inside of others first."""
+        """The new containers in more than one place, inner ones first."""
         self._numbers = {id(each): number for number, each in enumerate(self.shared)}
 
     def __contains__(self, value: Any) -> bool:
@@ -61,7 +61,7 @@ class References:
         return value in self._arguments or id(value) in self._homes
 
     def _closed(self, value: Any, around: tuple[int, ...]) -> Iterator[Any]:
-        """All new containers in a value, each after those that it holds."""
+        """All new containers in a value, inner ones first."""
         if self._is_old(value) or (children := children_of(value)) is None:
             return
         if not isinstance(value, tuple):
@@ -82,7 +82,7 @@ class References:
             yield value
 
     def stand_in(self, value: Any) -> Any:
-        """What stands for one of these; any other value itself."""
+        """The reference to one of these containers; any other value unchanged."""
         if (number := self._numbers.get(id(value))) is not None:
             return SharedContainer(number)
         value = self._arguments.stand_in(value)
@@ -94,11 +94,11 @@ class References:
         return list(map(self.stand_in, leaves)), tree
 
     def flatten_inside(self, container: Any) -> tuple[list[Any], pytree.TreeSpec]:
-        """The same of what a shared container holds."""
+        """The leaves and the tree of the contents of a shared container."""
 
         def is_leaf(value: Any) -> bool:
             return value is not container and value in self
 
-        # An object is opened first: what is a leaf then is looked at without it.
+        # An object is opened first, so that is_leaf sees its contents.
         leaves, tree = pytree.tree_flatten(opened(container, is_leaf), is_leaf=is_leaf)
         return list(map(self.stand_in, leaves)), tree

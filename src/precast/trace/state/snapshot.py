@@ -1,14 +1,14 @@
-"""Python's state before a run of the user's program, what the run wrote there, and the way back.
+"""Snapshots Python state before a run of the user's program, records what the run wrote, and restores it.
 
 Before: ``self.calls += 1; history["last"] = 3``, run once on fake tensors
-After:  the state as it was, and ``Write`` objects that do the same after each call of the compiled program
+After:  the original state, and ``Write`` objects that repeat the writes after each call of the compiled program
 
-Objects of libraries that are spent by use, as nobody can put back what they were: iterators, generators of chance.
+Library objects that are consumed by use cannot be restored, and are refused: iterators, random number generators.
 
 Before: ``next(self.numbers)``, ``self.chance.random()``
-After:  ``CaptureError`` before the code that names them has run; whoever traces runs the program in Python instead
+After:  ``CaptureError`` before code that names them runs; the program then runs in Python instead
 
-A trace runs a program several times, and compiled code would keep for ever what the first of them took.
+Tracing runs a program several times, and a compiled graph would keep the values that the first run took.
 """
 
 import random
@@ -26,7 +26,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from precast.errors import CaptureError
-from precast.graph.opened_objects import opened
+from precast.graph.opened_objects import opened, unflatten
 from precast.trace.cached_functions import note_cached_functions
 from precast.trace.captured_tensors import is_real_tensor
 from precast.trace.exchanged_attributes import users_attributes
@@ -39,7 +39,7 @@ from precast.trace.texts import Printed
 
 
 class SpentByUse:
-    """The names under which such objects are found, and a check of code that is about to run."""
+    """The names of objects that are consumed by use, and a check of code that is about to run."""
 
     def __init__(self) -> None:
         self._paths: dict[str, str] = {}
@@ -56,13 +56,13 @@ class SpentByUse:
                 raise CaptureError(
                     f"The program uses {self._paths[name]}, which every use changes.",
                     at=f"{code.co_filename}:{code.co_firstlineno}, in {code.co_qualname}",
-                    why="tracing would take from it, too, and compiled code would keep what was taken first",
+                    why="tracing would advance it, too, and compiled code would keep the first value taken",
                     fix="Take the next value outside, and pass it as an argument.",
                 )
 
 
 def _name_of(path: str) -> str:
-    """By which name code that leads there must have begun its last step: containers are followed without names."""
+    """The last name in a path, which code must use to reach it; items of containers have no names."""
     path = re.sub(r"\[.*?\]", "", path)
     variable = re.fullmatch(r"the (?:variable|global) (\w+) of \S+", path)
     return variable[1] if variable else path.rpartition(".")[2]
@@ -72,7 +72,7 @@ def _is_spent_by_use(value: Any) -> bool:
     kind = type(value)
     if str(kind.__module__).startswith("numpy.random"):
         return True
-    # Those of the user's classes keep their state in attributes, where it is seen.
+    # Iterators of user classes keep their state in attributes, which are watched.
     return isinstance(value, random.Random) or (isinstance(value, Iterator) and is_trusted(kind.__module__))
 
 
@@ -82,20 +82,20 @@ _PLAIN = (bool, int, float, str, type(None), torch.SymInt, torch.SymFloat)
 
 @dataclass(frozen=True)
 class Write:
-    """What a run left in one holder; ``put`` leaves other values there, in what ``locate`` finds."""
+    """What a run wrote into one holder; ``put`` writes other values into the holder that ``locate`` returns."""
 
     path: str
     values: list[Any]
     put: Callable[[Any, Sequence[Any]], None]
     locate: Callable[[], Any]
     homes: tuple[Home, ...] = ()
-    """The places that hold something else now."""
+    """The places whose value was replaced."""
     added_to: Sized | None = None
-    """The holder, if it holds more now, and all else that it held."""
+    """The holder, if the write only added items to it."""
 
     @classmethod
     def adding(cls, sized: Sized, values: list[Any], keys: Sequence[Any] = ()) -> "Write":
-        """Leaves values under ``keys``, or at the end of a list."""
+        """A write that adds values under ``keys``, or at the end of a list."""
         if not isinstance(sized.holder, dict):
             return cls(sized.path, values, _builtin_kind(sized.holder).extend, sized.locate, added_to=sized)
         put = partial(_Held(sized, {}, False).put, keys, ())
@@ -104,16 +104,16 @@ class Write:
 
     @classmethod
     def of_printed(cls, printed: Printed) -> "Write":
-        """What was printed, to be printed again."""
+        """What was printed, to be printed at every call."""
         return cls("what is printed", list(printed.values), Printed.show, lambda: printed)
 
 
 @dataclass(frozen=True)
 class Writes:
-    """All that a run wrote, in order, and the tree of the values.
+    """All writes of a run, in order, and the tree of their values.
 
-    ``shared`` are the trees of containers that the run has made and put into several places, those inside of others
-    first: their leaves come before all others.
+    ``shared`` are the trees of new containers that the run put into several places, inner ones first: their leaves come
+    before all others.
     """
 
     writes: tuple[Write, ...] = ()
@@ -122,7 +122,7 @@ class Writes:
 
     @classmethod
     def of(cls, writes: Sequence[Write], references: References) -> "tuple[list[Any], Writes]":
-        """The leaves of what was written, and how to put others there."""
+        """The leaves of the written values, and the writes."""
         leaves: list[Any] = []
         shared: list[pytree.TreeSpec] = []
         for container in references.shared:
@@ -138,37 +138,38 @@ class Writes:
         return bool(self.writes or self.shared)
 
     def put(self, leaves: Sequence[Any]) -> list[Any]:
-        """Write again, values made of these leaves; gives the shared containers."""
+        """Repeat the writes with values made of these leaves; returns the shared containers."""
         assert self.tree is not None, "something was written"
-        # Sets are leaves, and not one set for all calls: it may be changed between them.
+        # Sets are leaves; each call gets its own copy, since it may be mutated.
         own = iter([set(leaf) if type(leaf) is set else leaf for leaf in leaves])
         made: list[Any] = []
         for tree in self.shared:
-            made.append(pytree.tree_unflatten(with_shared(islice(own, tree.num_leaves), made), tree))
+            made.append(unflatten(iter(with_shared(islice(own, tree.num_leaves), made)), tree))
         holders = [write.locate() for write in self.writes]
-        values = pytree.tree_unflatten(with_shared(own, made), self.tree)
+        values = unflatten(iter(with_shared(own, made)), self.tree)
         for write, holder, each in zip(self.writes, holders, values, strict=True):
             write.put(holder, each)
         return made
 
     @property
     def tensor_keys(self) -> list[torch.Tensor]:
-        """The tensors under which something was written."""
+        """The tensors that are keys of written places."""
         return [key for write in self.writes for _, key in write.homes if isinstance(key, torch.Tensor)]
 
     @property
     def count(self) -> int:
-        """How many leaves there are."""
+        """The number of leaves."""
         return sum(tree.num_leaves for tree in (self.tree, *self.shared) if tree is not None)
 
 
 def _with_open_sizes(values: list[Any]) -> list[Any]:
-    """Symbols in shapes where the tree of values shows them."""
-    return [tuple(value) if isinstance(value, torch.Size) else value for value in values]
+    """Sizes as tuples where torch's pytree takes them for leaves, so that symbols in them are leaves of the tree."""
+    are_leaves = torch.Size not in pytree.SUPPORTED_NODES
+    return [tuple(value) if are_leaves and isinstance(value, torch.Size) else value for value in values]
 
 
 class StateSnapshot:
-    """Everything that can hold state, with a shallow copy of what it held."""
+    """All holders of state, with shallow copies of their contents."""
 
     def __init__(self, function: Callable[..., Any], executed: ExecutedCode | None) -> None:
         self.homes: dict[int, Place] = {}
@@ -183,7 +184,7 @@ class StateSnapshot:
             executed.observers.append(self._observe)
 
     def _observe(self, executed: Executed) -> None:
-        """Copy what code refers to before it runs for the first time."""
+        """Snapshot what code refers to, before it first runs."""
         name = str(executed.variables.get("__name__", ""))
         if not is_trusted(name) and not is_machinery(name):
             self._add_variables(tuple(variables_read(executed.code, executed.variables, name)))
@@ -210,13 +211,13 @@ class StateSnapshot:
                 self._places.setdefault((id(place.holder), place.key), (place, value))
 
     def add(self, holders: Iterable[Sized], *, is_global: bool = False) -> None:
-        """Copy what more holders hold."""
+        """Snapshot further holders."""
         for sized in holders:
             if id(sized.holder) not in self._holders:
                 self._holders[id(sized.holder)] = _Held.of(sized, is_global=is_global)
 
     def writes(self) -> list[Write]:
-        """What was written since."""
+        """The writes since the snapshot."""
         found = [write for held in self._holders.values() if (write := held.write()) is not None]
         for place, before in self._places.values():
             if (now := _read(place)) is not before and now is not _GONE:
@@ -224,7 +225,7 @@ class StateSnapshot:
         return found
 
     def restore(self) -> list[str]:
-        """Put everything back; gives the paths of what had changed."""
+        """Restore everything; returns the paths of what had changed."""
         changed = []
         for held in self._holders.values():
             if (write := held.write()) is not None:
@@ -247,7 +248,7 @@ def _put_one(place: Place, values: Sequence[Any]) -> None:
 
 @dataclass(frozen=True)
 class _Held:
-    """One holder, and what it held. Those reached from globals alone are told by ``is_global``."""
+    """One holder and its earlier contents; ``is_global`` if it is reached only from globals."""
 
     sized: Sized
     before: Any
@@ -283,7 +284,7 @@ class _Held:
         return Write(path, values, partial(self.put, keys, removed), locate, self._homes(keys))
 
     def put(self, keys: Sequence[Any], removed: Sequence[Any], found: Any, values: Sequence[Any]) -> None:
-        """Leave values under keys, and nothing under others."""
+        """Assign values to some keys, and remove others."""
         for key, value in zip(keys, values, strict=True):
             self._assign(found, key, value)
         for key in removed:
@@ -297,7 +298,7 @@ class _Held:
         keys = [key for key, value in holder.items() if value is not before.get(key, _GONE)]
         if not self.is_global:
             return keys, [key for key in before if key not in holder]
-        # What a library registers or remembers when it is first used stays: to do it twice would be an error.
+        # Registrations and caches that libraries fill when they are first used stay: repeating them could be an error.
         known = [key for key in keys if key in before and type(holder[key]) in _PLAIN]
         return [key for key in keys if key in known or traced_tensors(holder[key])], []
 
@@ -305,7 +306,7 @@ class _Held:
         if self.sized.owner is not None:
             setattr(self.sized.owner, key, value)
         else:
-            # What a class of the user's does beside has been done by the program, and is found by itself.
+            # The user's __setitem__ is bypassed: its other effects are writes of their own.
             _builtin_kind(holder).__setitem__(holder, key, value)
 
     def _remove(self, holder: Any, key: Any) -> None:
@@ -340,12 +341,12 @@ def _refill_set(holder: set[Any], values: Sequence[Any]) -> None:
 
 
 def _builtin_kind(holder: Any) -> Any:
-    """The class of Python's own that a container is of."""
+    """The builtin container class that an object derives from."""
     return next(kind for kind in (OrderedDict, dict, list, deque, set) if isinstance(holder, kind))
 
 
 def traced_tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors of tracing's own that a value holds."""
+    """The traced (fake or functional) tensors in a value."""
     leaves = list(value) if isinstance(value, set) else pytree.tree_leaves(opened(value))
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not is_real_tensor(leaf)]
 

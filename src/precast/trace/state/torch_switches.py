@@ -1,4 +1,4 @@
-"""Settings of torch's own that a program may ask for: no variable of Python's holds them."""
+"""Global settings of torch that a program may read: they are not in Python variables, so they need their own guards."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,7 +10,7 @@ from precast.trace.state.reads import Reads
 
 
 def switches_read(reads: Reads) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The settings that a program may read, since it has all the names that lead to them, and how to read them."""
+    """The settings that a program may read, because it uses all names in their path, with functions to read them."""
     for name, read in _SWITCHES:
         if all(map(reads.may_read, name.split("."))):
             yield f"torch's {name}", read
@@ -20,12 +20,12 @@ def _tf32(backend: Any) -> bool | str:
     try:
         return bool(backend.allow_tf32)
     except RuntimeError as error:
-        # Set by its newer name, it cannot be told by the older one.
+        # Raised if it was set through the newer API.
         return str(error)
 
 
 _matmul, _cudnn, _mkldnn = torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn
-# Grad mode, autocast and the default dtype tell variants apart by themselves.
+# Grad mode, autocast and the default dtype are in the guard key.
 _SWITCHES: tuple[tuple[str, Callable[[], Any]], ...] = (
     ("allow_bf16_reduced_precision_reduction", lambda: _matmul.allow_bf16_reduced_precision_reduction),
     ("allow_fp16_reduced_precision_reduction", lambda: _matmul.allow_fp16_reduced_precision_reduction),

@@ -341,3 +341,21 @@ def save_not_ep(peer):
 def load_bad(peer):
     with raises(Exception):
         peer.load(io.BytesIO(b"nope"))
+
+
+def kinds_of_numbers(peer):
+    """Floats and truth values among the results are no whole numbers."""
+
+    def forward(self, x, n):
+        total, first = x.sum().item(), x.long()[0].item()
+        return total, total > 2, first, first > 3, n + 1
+
+    sizes = {"x": None, "n": peer.Dim.DYNAMIC}
+    program = peer.export(module_of(forward), (torch.ones(3), 4), dynamic_shapes=sizes)
+    specs = (*program.graph_signature.input_specs, *program.graph_signature.output_specs)
+    return [type(spec.arg).__name__ for spec in specs]
+
+
+def verifiers(peer):
+    program = peer.export(nn.ReLU(), (torch.ones(3),))
+    return len(program.verifiers), program.verifiers[0] == program.verifier

@@ -1,5 +1,6 @@
 """Unflattened modules."""
 
+import sys
 import types
 
 import torch
@@ -161,6 +162,35 @@ def swap_cousin(peer):
     assert_close(u(x), A()(x))
 
 
+def swap_buffer_update(peer):
+    """The caller reads a buffer between calls that update it, and so do those of an exchanged submodule."""
+
+    class C(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("buf", torch.tensor(10))
+
+        def forward(self, x):
+            self.buf.add_(1)
+            return x + 2
+
+    class A(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.child = C()
+
+        def forward(self, x):
+            for _ in range(3):
+                x = self.child(x) + self.child.buf
+            return x
+
+    x = torch.ones(2, 3)
+    u = peer.unflatten(peer.export(A(), (x,), preserve_module_call_signature=("child",)))
+    u.set_submodule("child", C())
+    assert_close(u(x), A()(x))
+    return u.child.buf.item()
+
+
 def module_stack(peer):
     class Foo(nn.Module):
         def __init__(self):
@@ -188,3 +218,22 @@ def module_list_shared(peer):
     u = peer.unflatten(ep)
     assert_close(u(torch.ones(2, 3)), m(torch.ones(2, 3)))
     return sorted(ep.state_dict)
+
+
+def interpreter_modules(peer):
+    """Submodules are of a class that is known by name; those that take turns, of another."""
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.leaf, self.by_flag = nn.Linear(4, 4), _NB()
+
+        def forward(self, x):
+            return self.by_flag(self.by_flag(self.leaf(x), True), False)
+
+    program = peer.export(Twice(), (torch.ones(2, 4),), preserve_module_call_signature=("by_flag",))
+    unflattened = peer.unflatten(program)
+    home = sys.modules[f"{peer.__name__}.unflatten"]
+    assert isinstance(unflattened.leaf, home.InterpreterModule)
+    assert isinstance(unflattened.by_flag, home.InterpreterModuleDispatcher)
+    return len(unflattened.by_flag.call_modules()), unflattened.leaf.type_name()

@@ -1,15 +1,15 @@
-"""Legality of loop programs, as a table of rules: what every pass must leave true.
+"""Legality of loop programs, as a table of rules: what every pass must preserve.
 
 ==============  ========================================================================================
 ``structure``   types agree; accumulators are used by and after their loops
 ``bounds``      every load and store is inside its buffer, or is guarded
-``dependences`` iterations, which run in any order, do not touch what others write
-``calls``       routines get the types, shapes and views that they expect
-``parts``       programs inside of steps are legal, and take and fill what the steps hand them
-``lifetimes``   what is read was written; nothing is overwritten that is needed; arena places are apart
+``dependences`` iterations, which run in any order, do not access what others write
+``calls``       routines receive the types, shapes and views that they expect
+``parts``       nested programs are legal, and match the buffers of their steps
+``lifetimes``   what is read was written; nothing live is overwritten; live buffers do not share the arena
 ==============  ========================================================================================
 
-``proofs`` finds out what holds for all variables and sizes; what it cannot prove, ``enumeration`` tries out.
+``proofs`` proves facts for all variables and sizes; what it cannot prove, ``enumeration`` tests exhaustively.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ MOST_FAULTS = 8
 
 
 class IllegalLoopProgramError(AssertionError):
-    """A pass, or a lowering rule, made a program that must not run: a bug of ours, and no mistake of the user's."""
+    """A pass or a lowering rule made a program that must not run: a bug of ours, not a mistake of the user's."""
 
 
 @stage
 def verify_loops(
     program: LoopProgram, *, after: str, before: LoopProgram | None = None, around: Sizes = MappingProxyType({})
 ) -> None:
-    """Raise if a rule is broken, naming what ran last; `before` is the program whose buffers were given to others.
+    """Raise if a rule is broken, naming the last pass; `before` is the program before its buffers were reused.
 
-    Of a part, `around` are examples of sizes of the programs around it.
+    For a part, `around` are example sizes of the enclosing programs.
     """
     examples = examples_of(program, around)
     for step in program.steps:
@@ -74,7 +74,7 @@ def verify_loops(
 
 @stage
 def verify_plan(program: LoopProgram, plan: Plan, bounds: Bounds = NO_BOUNDS) -> None:
-    """Raise if buffers that live at the same time share memory, in the program or in parts of it."""
+    """Raise if buffers that are live at the same time share memory, in the program or in its parts."""
     _refuse(overlapping(program, plan, bounds), f"{program.name}, after planning memory")
     for step in program.steps:
         _refuse(cramped(step, bounds), f"{program.name}, after planning memory, at {step.name}")
@@ -83,12 +83,12 @@ def verify_plan(program: LoopProgram, plan: Plan, bounds: Bounds = NO_BOUNDS) ->
             verify_plan(part.program, part.plan, with_own_bounds(bounds, part.program))
 
 
-# Steps never change, and most of them outlive many passes.
+# Steps are immutable, and most of them survive many passes.
 _right: WeakSet[Step] = WeakSet()
 
 
 def faults_of(step: Step, examples: Sizes) -> Iterator[str]:
-    """The rules that one step breaks by itself."""
+    """The rules that one step breaks on its own."""
     match step:
         case Kernel():
             for rule in KERNEL_RULES:

@@ -1,6 +1,6 @@
 """What a kernel reads and writes, with the loops around each access.
 
-Which elements an access meets: all of a buffer, each once, or not.
+Also proves which elements an access covers: each at most once, or all of a buffer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from precast.native.loops.verifier.proofs import Facts, is_proved
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """One load or store: the loops around it, and its place among the statements, outermost first."""
+    """One load or store: the loops around it, and its position among the statements, outermost first."""
 
     what: Load | Store
     loops: tuple[Loop, ...]
@@ -61,9 +61,9 @@ class Access:
 
 @lru_cache(maxsize=256)
 def accesses_of(kernel: Kernel) -> tuple[Access, ...]:
-    """All loads and stores that are ever made; of one statement, the loads first.
+    """All loads and stores that may execute; of one statement, the loads first.
 
-    What the statements of a loop load from the same place is there once, where the first of them is.
+    Loads of one element by several statements of a loop are listed once, at the first of them.
     """
     found: dict[object, Access] = {}
     for each in _accesses(kernel.body, (), ()):
@@ -90,16 +90,16 @@ def _accesses(body: tuple[Statement, ...], loops: tuple[Loop, ...], place: tuple
 
 
 def is_injective(offset: Index, variables: Sequence[Variable], others: Sequence[Variable] = ()) -> bool:
-    """Whether it was proved that no two iterations of `variables` meet at one offset; `others` have ranges, too.
+    """Whether no two iterations of `variables` were proved to share an offset; `others` vary independently.
 
-    As digits tell a number: each variable steps over all that the others with smaller steps reach together.
+    Like digits of a number: each variable's stride exceeds the reach of all variables with smaller strides.
     """
-    # Inside the loops, no range is empty.
+    # Inside a loop, its range is not empty.
     facts = (each.extent - 1 for each in (*variables, *others) if each.extent.constant is None)
     return _is_injective(offset, tuple(variables), tuple(dict.fromkeys(facts)))
 
 
-# Loops that write a tensor in many pieces are asked about each pair of them.
+# For a tensor that is written in many pieces, every pair of accesses asks this.
 @remembered
 def _is_injective(offset: Index, variables: tuple[Variable, ...], facts: Facts) -> bool:
     steps: list[tuple[Variable, Index]] = []
@@ -127,6 +127,6 @@ def _is_smallest(step: Index, steps: Sequence[tuple[Variable, Index]]) -> bool:
 
 
 def fills(access: Access) -> bool:
-    """Whether it was proved that a store meets every element of its buffer, given that it stays inside."""
+    """Whether it was proved that a store writes every element of its buffer, given that it stays in bounds."""
     iterations = product(variable.extent for variable in access.variables)
     return iterations == product(access.buffer.shape) and is_injective(access.offset, access.variables)

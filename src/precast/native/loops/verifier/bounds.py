@@ -1,6 +1,6 @@
 """Every load and store is inside its buffer, for all values of its variables and sizes.
 
-Types agree, and accumulators are used by and after the loops that declare them.
+Also: types agree, and accumulators are used by and after the loops that declare them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from precast.native.loops.verifier.proofs import facts_of, is_proved
 
 
 def outside(kernel: Kernel, examples: Sizes) -> Iterator[str]:
-    """What is read or written outside of its buffer, or at places that nothing keeps inside."""
+    """Accesses outside of their buffers, or at computed subscripts without a guard."""
     for access in accesses_of(kernel):
         if len(access.what.indices) != len(access.buffer.shape):
             yield f"{access} has {len(access.what.indices)} subscripts for {len(access.buffer.shape)} dimensions"
@@ -41,7 +41,7 @@ def _outside(access: Access, dim: int, index: Index, size: Index, examples: Size
 
 
 def _is_ever_outside(access: Access, index: Index, size: Index, examples: Sizes) -> bool:
-    """Whether some iteration leaves a dimension, for every choice of dynamic sizes."""
+    """Whether some iteration is out of bounds in a dimension, for every choice of dynamic sizes."""
     index = over_ranges(index)
     parts = [index, *indices_in(access.what.guard)]
     variables = [each for part in parts for each in atoms(part) if isinstance(each, Variable)]
@@ -61,13 +61,13 @@ def _is_ever_outside(access: Access, index: Index, size: Index, examples: Sizes)
 
 
 def over_ranges(index: Index) -> Index:
-    """The same with a variable over the whole range in place of each subscript that data decides on."""
+    """The index with each data-dependent subscript replaced by a variable over its whole range."""
     stand_ins: dict[Atom, Index] = {each: atom(Variable(f"{each.name}?", each.extent)) for each in index.computed}
     return substitute(index, stand_ins)
 
 
 def _is_guarded(subscript: Computed, guard: Scalar | None) -> bool:
-    """Whether the guard holds only where the subscript's value is in its range."""
+    """Whether the guard implies that the subscript's value is in range."""
     is_above, is_below = False, False
     for each in conjuncts(guard):
         match each:
@@ -79,7 +79,7 @@ def _is_guarded(subscript: Computed, guard: Scalar | None) -> bool:
 
 
 def _is_same(first: Scalar, second: Scalar, given: Scalar | None) -> bool:
-    """Whether two scalars are written the same way, but for loads that are made only where `given` holds."""
+    """Whether two scalars are structurally equal, up to loads that are guarded where `given` holds."""
     known = {id(each) for each in (given, *conjuncts(given))}
     first, second = _where(known, first), _where(known, second)
     if first is second:
@@ -101,7 +101,7 @@ def _is_same(first: Scalar, second: Scalar, given: Scalar | None) -> bool:
 
 
 def _where(known: set[int], value: Scalar) -> Scalar:
-    """What a value is where the conditions in `known`, by identity, hold."""
+    """What a value simplifies to where the conditions in `known`, by identity, hold."""
     while True:
         match value:
             case Named(_, inner):
@@ -120,7 +120,7 @@ def misused(kernel: Kernel, examples: Sizes) -> Iterator[str]:
 def _misused(
     body: tuple[Statement, ...], collecting: frozenset[Accumulator], finished: set[Accumulator]
 ) -> Iterator[str]:
-    """`collecting` are the accumulators of the loops around; `finished`, those of loops that have ended."""
+    """`collecting` are the accumulators of enclosing loops; `finished`, those of loops that have ended."""
     finished = set(finished)
     for statement in body:
         if isinstance(statement, Loop):

@@ -1,4 +1,4 @@
-"""Library calls get what their routines expect: types, shapes, and views that are inside their buffers."""
+"""Library calls match what their routines expect: types, shapes, and views that are inside their buffers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Shape = tuple[Index, ...]
 
 
 def misfits(call: LibraryCall, examples: Sizes) -> Iterator[str]:
-    """What a routine cannot be called with."""
+    """The reasons why a routine cannot be called this way."""
     for view in (*call.inputs, *call.outputs):
         if _leaves(view, examples):
             place = f"{_text(view.shape)} by {_text(view.strides)} from {view.offset}"
@@ -59,19 +59,19 @@ def _is_alike(first: View, second: View, examples: Sizes) -> bool:
 
 
 def _traced(numbers: Shape, examples: Sizes) -> Shape:
-    """Sizes as they were when the program was traced: some are equal that are written otherwise."""
+    """Sizes at their traced values: some that are written differently are equal."""
     values: dict[Atom, Index] = {Symbol(name): constant(size) for name, size in examples.items()}
     return tuple(substitute(number, values) for number in numbers) if values else numbers
 
 
 def is_proved_inside(view: View, facts: Facts = ()) -> bool:
-    """Whether it was proved that a view stays inside of its buffer, given that `facts` hold."""
+    """Whether it was proved that a view stays inside its buffer, given that `facts` hold."""
     first, last, end, own = _reach(view)
     return is_proved(first, (*own, *facts)) and is_proved(end - last, (*own, *facts))
 
 
 def _reach(view: View) -> tuple[Index, Index, Index, Facts]:
-    """The first and the last element of a view, the last of its buffer, and what is known where there are any."""
+    """The first and the last element of a view, the last of its buffer, and what holds if the view is not empty."""
     pairs = list(zip(view.shape, view.strides, strict=True))
     facts = tuple(size - 1 for size in view.shape if size.constant is None)
     last, first = view.offset, view.offset
@@ -203,7 +203,7 @@ def _grouped(inputs: Views, outputs: Views, numbers: Shape) -> bool:
 
 
 def _counted(inputs: Views, outputs: Views, numbers: Shape) -> bool:
-    """Rows with room for every element, whole numbers in the last few, and how much of the rows is filled."""
+    """Rows with room for every element, integers in the last few, and how much of the rows is filled."""
     (source,), (*rows, count) = inputs, outputs
     total = (product(source.shape),)
     are_rows = all(row.shape == total and row.strides == (constant(1),) for row in rows)
@@ -211,7 +211,7 @@ def _counted(inputs: Views, outputs: Views, numbers: Shape) -> bool:
 
 
 def _transformed(inputs: Views, outputs: Views, numbers: Shape) -> bool:
-    """Complex numbers are pairs along a last dimension; sizes differ along the last of the transformed dims."""
+    """Complex numbers are pairs along a last dimension; sizes differ only along the last transformed dimension."""
     (source,), (result,) = inputs, outputs
     kind, _, _, *dims, _ = (each.constant for each in numbers)
     rank = len(source.shape) - (kind != 1)
@@ -228,23 +228,88 @@ def _transformed(inputs: Views, outputs: Views, numbers: Shape) -> bool:
     )
 
 
+def _factored(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    """A matrix and its factorization of the same size, possibly a row along the diagonal, and an error flag."""
+    (source,), (result, *others) = inputs, outputs
+    return (source.shape, source.dtype) == (result.shape, result.dtype) and all(
+        each.shape[: len(source.shape) - 2] == source.shape[:-2] for each in others
+    )
+
+
+def _solved(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    """Square matrices on one side of the unknown; batches are broadcast."""
+    (matrix, *_, sides), (result,) = inputs, outputs
+    is_left = numbers[0 if len(inputs) == 3 else 1].constant
+    return (
+        len({matrix.dtype, sides.dtype, result.dtype}) == 1
+        and matrix.shape[-2] == matrix.shape[-1] == result.shape[-2 if is_left else -1]
+        and sides.shape[-2:] == result.shape[-2:]
+        and all(len(each.shape) <= len(result.shape) for each in inputs)
+    )
+
+
+def _reflected(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    (reflections, factors, *other), (result,) = inputs, outputs
+    return (
+        len({reflections.dtype, factors.dtype, result.dtype}) == 1
+        and factors.shape[:-1] == reflections.shape[:-2] == result.shape[:-2]
+        and all(each.shape == result.shape for each in other)
+        and (bool(other) or result.shape[-2] == reflections.shape[-2])
+    )
+
+
+def _spectrum(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    (source,), (values, info, *vectors) = inputs, outputs
+    return (
+        len({source.dtype, values.dtype, *(each.dtype for each in vectors)}) == 1
+        and all(each.shape[:-2] == source.shape[:-2] for each in vectors)
+        and values.shape[:-1] == info.shape == source.shape[:-2]
+        and len(vectors) in (0, 1 if len(numbers) == 2 else 2)
+    )
+
+
+def _least_squares(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    (equations, sides), (solution, rank, values, info) = inputs, outputs
+    return (
+        len({equations.dtype, sides.dtype, solution.dtype, values.dtype}) == 1
+        and equations.shape[-2] == sides.shape[-2]
+        and sides.shape[-1] == solution.shape[-1]
+        and (rank.dtype, info.dtype) == ("i64", "i32")
+        and solution.shape[:-2] == info.shape == values.shape[:-1] == rank.shape
+    )
+
+
 _RULES: dict[str, Callable[[Views, Views, Shape], bool]] = {
     "attention": _attention,
     "attention_backward": _attention_backward,
+    "cholesky": _factored,
     "convolution": lambda inputs, outputs, numbers: _convolved(inputs[0], inputs[1], outputs[0], numbers),
     "convolution_backward_data": lambda inputs, outputs, numbers: _convolved(outputs[0], inputs[1], inputs[0], numbers),
     "convolution_backward_weights": lambda inputs, outputs, numbers: _convolved(
         inputs[0], outputs[0], inputs[1], numbers
     ),
     "depthwise_convolution": lambda inputs, outputs, numbers: _convolved(inputs[0], inputs[1], outputs[0], numbers),
+    "eigh": _spectrum,
+    "exchanged_rows": lambda inputs, outputs, numbers: (
+        (inputs[0].dtype, outputs[0].dtype) == ("i32", "i64") and inputs[0].shape[:-1] == outputs[0].shape[:-1]
+    ),
     "fft": _transformed,
+    "geqrf": _factored,
     "grouped_product": _grouped,
+    "householder_product": _reflected,
+    "least_squares": _least_squares,
+    "lu_factor": _factored,
+    "lu_solve": _solved,
     "matmul": _matmul,
+    "matrix_exp": _factored,
     "nonzero": _counted,
+    "ormqr": _reflected,
     "quantized_product": _quantized,
     "scan": _alike,
     "search": _found,
     "sort": _sorted,
+    "svd": _spectrum,
+    "triangular_solve": _solved,
     "unique": lambda inputs, outputs, numbers: (
         _counted(inputs, outputs, numbers) and outputs[0].dtype == inputs[0].dtype and len(inputs[0].shape) == 1
     ),

@@ -1,4 +1,4 @@
-"""Within a kernel, iterations run in any order: none touches what another writes, or reads what is not there yet."""
+"""Within a kernel, iterations run in any order: none accesses what another writes, or reads what is not yet written."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from precast.native.loops.verifier.enumeration import (
 )
 
 MOST_MARKS = 1 << 26
-"""Numbers below are marked in a table; larger ones are sorted."""
+"""Numbers below this are marked in a table; larger ones are sorted."""
 
 
 def conflicts(kernel: Kernel, examples: Sizes) -> Iterator[str]:
-    """Elements that one iteration writes and another one touches."""
+    """Elements that one iteration writes and another one accesses."""
     for buffer in kernel.written:
         mine = [each for each in accesses_of(kernel) if each.buffer == buffer]
         stores = [each for each in mine if isinstance(each.what, Store) and each.what.is_plain]
         for store in stores:
-            if not is_injective(store.offset, store.variables) and _meet(store, store, store.variables, examples):
+            if not is_injective(store.offset, store.variables) and _conflict(store, store, store.variables, examples):
                 yield f"{store} is written in more than one iteration"
             for other in mine:
                 shared = tuple(variable for loop in store.loops_with(other) for variable in loop.variables)
                 if (
                     other is not store
-                    and not _stay_apart(store, other, shared)
-                    and _meet(store, other, shared, examples)
+                    and not _are_disjoint(store, other, shared)
+                    and _conflict(store, other, shared, examples)
                 ):
                     yield f"one iteration writes {store}, another one {'writes' if other.is_store else 'reads'} {other}"
 
 
 def unwritten(kernel: Kernel, known: frozenset[Buffer], examples: Sizes) -> Iterator[str]:
-    """What is read before the kernel itself wrote it; `known` are the buffers that were written before."""
+    """Elements that are read before the kernel itself writes them; `known` are the buffers written before it."""
     made = [each for each in kernel.written if each not in known]
     accesses = accesses_of(kernel)
     for buffer in made:
@@ -57,17 +57,17 @@ def unwritten(kernel: Kernel, known: frozenset[Buffer], examples: Sizes) -> Iter
 
 
 def fully_written(kernel: Kernel, buffer: Buffer, examples: Sizes) -> bool:
-    """Whether the kernel writes every element of a buffer, as far as that can be told."""
+    """Whether the kernel writes every element of a buffer, as far as can be determined."""
     stores = [each for each in accesses_of(kernel) if each.buffer == buffer and each.is_store]
     plain = [each for each in stores if isinstance(each.what, Store) and each.what.is_plain]
     return any(map(fills, plain)) or _fill_together(plain, buffer, examples)
 
 
-def _stay_apart(store: Access, other: Access, shared: Sequence[Variable]) -> bool:
-    """Whether it was proved that different iterations of the loops around both meet different elements.
+def _are_disjoint(store: Access, other: Access, shared: Sequence[Variable]) -> bool:
+    """Whether it was proved that different iterations of the loops around both access different elements.
 
-    The dimensions in which both have the same subscript, made of shared variables alone, tell the iteration; where
-    they have other numbers, they never meet.
+    The dimensions in which both have the same subscript, of shared variables alone, determine the iteration; where both
+    have different constants, they never conflict.
     """
     pairs = list(zip(store.what.indices, other.what.indices, strict=True))
     are_elsewhere = any(None not in (mine.constant, others.constant) and mine != others for mine, others in pairs)
@@ -84,7 +84,7 @@ def _stay_apart(store: Access, other: Access, shared: Sequence[Variable]) -> boo
 
 @remembered
 def _has_own_places(buffer: Buffer) -> bool:
-    """Whether no two elements of a buffer share memory, as they do where it is expanded."""
+    """Whether no two elements of a buffer share memory, as they do where it is broadcast."""
     dims = [Variable(f"d{dim}", size) for dim, size in enumerate(buffer.shape)]
     return is_injective(buffer.offset(tuple(map(atom, dims))), dims)
 
@@ -95,7 +95,7 @@ def _variables_in(index: Index) -> frozenset[Variable]:
 
 
 def _feeds(store: Access, load: Access) -> bool:
-    """Whether it was proved that a store wrote all that a load reads in the same iteration of the loops around both."""
+    """Whether it was proved that a store wrote all that a load reads in the same iteration of the shared loops."""
     if not (isinstance(store.what, Store) and store.what.is_plain):
         return False
     if store.what.indices == load.what.indices and _is_inside(store, load):
@@ -108,12 +108,12 @@ def _feeds(store: Access, load: Access) -> bool:
 
 
 def _is_inside(store: Access, load: Access) -> bool:
-    """Whether all loops around the store are around the load."""
+    """Whether all loops around the store are also around the load."""
     return len(store.loops_with(load)) == len(store.loops)
 
 
 def _same_ranges(store: Access, load: Access) -> dict[Atom, Index]:
-    """The load's own variables as those of the store that run along the same dimension, over the same range."""
+    """Maps the load's own variables to those of the store along the same dimension and range."""
     shared = {variable for loop in store.loops_with(load) for variable in loop.variables}
     bindings: dict[Atom, Index] = {}
     for written, read in zip(store.what.indices, load.what.indices, strict=True):
@@ -131,28 +131,28 @@ def _symbols(accesses: Sequence[Access], places: Sequence[Index] = ()) -> list[s
     return symbols_in([*parts, *(index for each in accesses for index in indices_in(each.what.guard))])
 
 
-def _meet(store: Access, other: Access, shared: Sequence[Variable], examples: Sizes) -> bool:
-    """Whether two iterations of the shared variables meet, for every choice of dynamic sizes.
+def _conflict(store: Access, other: Access, shared: Sequence[Variable], examples: Sizes) -> bool:
+    """Whether two iterations of the shared variables conflict, for every choice of dynamic sizes.
 
-    Where data decides on some subscripts, the others together may keep them apart, or their ranges.
+    Where some subscripts are data-dependent, the others, or their ranges, may still separate the accesses.
     """
     if not (other.offset.computed or store.offset.computed):
-        return _meet_along(store, store.offset, other, other.offset, shared, examples)
-    return _meet_beside_data(store, other, shared, examples) and _meet_along(
+        return _conflict_along(store, store.offset, other, other.offset, shared, examples)
+    return _conflict_without_data(store, other, shared, examples) and _conflict_along(
         store, over_ranges(store.offset), other, over_ranges(other.offset), shared, examples, unknown=True
     )
 
 
-def _meet_beside_data(store: Access, other: Access, shared: Sequence[Variable], examples: Sizes) -> bool:
-    """Whether they meet in the dimensions on which no data decides."""
+def _conflict_without_data(store: Access, other: Access, shared: Sequence[Variable], examples: Sizes) -> bool:
+    """Whether they conflict in the dimensions whose subscripts are not data-dependent."""
     written, touched = constant(0), constant(0)
     for mine, others, size in zip(store.what.indices, other.what.indices, store.buffer.shape, strict=True):
         if not (mine.computed or others.computed):
             written, touched = written * size + mine, touched * size + others
-    return _meet_along(store, written, other, touched, shared, examples)
+    return _conflict_along(store, written, other, touched, shared, examples)
 
 
-def _meet_along(
+def _conflict_along(
     store: Access,
     written: Index,
     other: Access,
@@ -162,11 +162,11 @@ def _meet_along(
     *,
     unknown: bool = False,
 ) -> bool:
-    """Whether they meet at these places, for every choice of sizes; `unknown` where there are too many to look at."""
+    """Whether the accesses conflict at these offsets, for every choice of sizes; `unknown` if there are too many."""
     found = False
     for sizes in sample_sizes(_symbols([store, other], [written, touched]), examples):
         try:
-            is_met = _meets(store, written, other, touched, shared, sizes)
+            is_met = _conflicts_at(store, written, other, touched, shared, sizes)
         except TooLargeError:
             if not unknown:
                 continue
@@ -177,14 +177,14 @@ def _meet_along(
     return found
 
 
-def _meets(
+def _conflicts_at(
     store: Access, place: Index, other: Access, others_place: Index, shared: Sequence[Variable], sizes: Sizes
 ) -> bool:
     mine, others = (
         Grid((*access.variables, *_variables_in(index)), sizes)
         for access, index in ((store, place), (other, others_place))
     )
-    # Where a guard keeps an access from happening, its offset may be anything.
+    # Where a guard prevents an access, its offset may be anything.
     held, seen = mine.holds(store.what.guard).ravel(), others.holds(other.what.guard).ravel()
     written, touched = mine.numbers(place).ravel()[held], others.numbers(others_place).ravel()[seen]
     if not written.size or not touched.size:
@@ -202,7 +202,7 @@ def _meets(
 
 
 def _iteration(grid: Grid, shared: Sequence[Variable]) -> Numbers:
-    """A number for each iteration of the shared variables."""
+    """A distinct number for each iteration of the shared variables."""
     number = constant(0)
     for variable in shared:
         number = number * variable.extent + atom(variable)
@@ -210,9 +210,9 @@ def _iteration(grid: Grid, shared: Sequence[Variable]) -> Numbers:
 
 
 def _feed_together(stores: Sequence[Access], load: Access, examples: Sizes) -> bool:
-    """Whether stores wrote all that a load reads, for some choice of dynamic sizes; True where nobody can tell.
+    """Whether stores wrote everything that a load reads, for some choice of dynamic sizes; True if that is unknown.
 
-    What a loop over nothing writes need not be written, if nothing of it is read.
+    Elements that an empty loop would write need not be written if they are not read either.
     """
     accesses = [*stores, load]
     if any(each.offset.computed for each in accesses):
@@ -230,7 +230,7 @@ def _is_fed(stores: Sequence[Access], load: Access, sizes: Sizes) -> bool:
     reading = Grid(load.variables, sizes)
     missing = reading.holds(load.what.guard).ravel().copy()
     read = reading.numbers(load.offset).ravel()
-    # What was written last is most likely what is read.
+    # The last store is the most likely source.
     for store in reversed(stores):
         if not missing.any():
             break
@@ -240,7 +240,7 @@ def _is_fed(stores: Sequence[Access], load: Access, sizes: Sizes) -> bool:
         written = writing.numbers(store.offset).ravel()[held]
         first = min(written.min(initial=0), read.min(initial=0))
         width = max(written.max(initial=0), read.max(initial=0)) - first + 1
-        # An iteration and an offset, as one number.
+        # An iteration and an offset, combined into one number.
         made = _iteration(writing, shared)[held] * width + (written - first)
         wanted = _iteration(reading, shared)[missing] * width + (read[missing] - first)
         missing[missing] = ~_are_among(wanted, made)
@@ -248,18 +248,18 @@ def _is_fed(stores: Sequence[Access], load: Access, sizes: Sizes) -> bool:
 
 
 def _are_among(wanted: Numbers, made: Numbers) -> Numbers:
-    """Which of some numbers, none of them negative, are among others."""
+    """Which of some non-negative numbers are among others."""
     last = max(wanted.max(initial=0), made.max(initial=0))
     if last >= MOST_MARKS:
         return numpy.isin(wanted, made)
-    # Memory that is not touched costs nothing, and sorting does.
+    # Untouched memory of the table costs nothing, sorting does.
     marks = numpy.zeros(last + 1, dtype=bool)
     marks[made] = True
     return marks[wanted]
 
 
 def _fill_together(stores: Sequence[Access], buffer: Buffer, examples: Sizes) -> bool:
-    """Whether stores write all elements together, for some choice of dynamic sizes; True where nobody can tell."""
+    """Whether stores together write all elements, for some choice of dynamic sizes; True if that is unknown."""
     if not stores:
         return False
     for sizes in sample_sizes(_symbols(stores), examples):

@@ -1,6 +1,6 @@
-"""Addresses of accesses as plain numbers, for what no proof was found of.
+"""Addresses of accesses as concrete numbers, where no proof was found.
 
-Where sizes are dynamic, those of the example stand for all: what goes wrong for them is wrong.
+Dynamic sizes take their traced values: what is illegal for these is illegal.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from precast.native.loops.index import Computed, Index, Symbol, Variable, atoms,
 from precast.native.loops.scalars import Apply, Constant, IndexValue, Named, Scalar, conjuncts, walk
 
 MOST_POINTS = 1 << 18
-"""Loops of more iterations are not walked through."""
+"""Loops of more iterations are not enumerated."""
 SAMPLES = (8, 12, 64, 30, 7, 16)
-"""Numbers that sizes take in turn of which there is no example: what goes wrong for every choice is wrong."""
+"""Values to try for sizes without a traced value: what is illegal for every choice is illegal."""
 
 Numbers = numpy.ndarray[Any, Any]
 Sizes = Mapping[str, int]
 
 
 class TooLargeError(Exception):
-    """There are more iterations than are worth walking through."""
+    """There are more iterations than are worth enumerating."""
 
 
 def indices_in(condition: Scalar | None) -> list[Index]:
-    """The numbers that a condition compares."""
+    """The expressions that a condition compares."""
     return [] if condition is None else [each.index for each in walk(condition) if isinstance(each, IndexValue)]
 
 
 def symbols_in(indices: Iterable[Index]) -> list[str]:
-    """Names of the dynamic sizes in them."""
+    """The names of the dynamic sizes in them."""
     return sorted({each.name for index in indices for each in atoms(index) if isinstance(each, Symbol)})
 
 
 def sample_sizes(symbols: Sequence[str], examples: Sizes) -> Iterator[Sizes]:
-    """Choices for dynamic sizes: those of the example, or, of sizes that had none, all equal and then all different."""
+    """Choices of dynamic sizes: the traced values; for sizes without one, all equal and then all different."""
     known = {name: examples[name] for name in symbols if name in examples}
     unknown = [name for name in symbols if name not in examples]
     if not unknown:
@@ -51,7 +51,7 @@ def sample_sizes(symbols: Sequence[str], examples: Sizes) -> Iterator[Sizes]:
 
 
 class Grid:
-    """All values of some variables at once: each access's numbers have one axis for each variable."""
+    """All values of some variables at once: each result has one axis for each variable."""
 
     def __init__(self, variables: Sequence[Variable], sizes: Sizes):
         self.sizes = sizes
@@ -66,7 +66,7 @@ class Grid:
         return evaluate(index, self._size)
 
     def _size(self, atom: Symbol | Variable | Computed) -> int:
-        assert isinstance(atom, Symbol), f"{atom.text} is no size"
+        assert isinstance(atom, Symbol), f"{atom.text} is not a size"
         return self.sizes[atom.name]
 
     def numbers(self, index: Index) -> Numbers:
@@ -78,7 +78,7 @@ class Grid:
         return numpy.broadcast_to(numpy.asarray(evaluate(index, resolve), dtype=numpy.int64), self.extents)
 
     def holds(self, condition: Scalar | None) -> Numbers:
-        """Where a condition may hold: what it asks of data may be so."""
+        """Where a condition may hold: comparisons of data are assumed true."""
         result = numpy.ones(self.extents, dtype=bool)
         for each in conjuncts(condition):
             result = result & self._holds(each)

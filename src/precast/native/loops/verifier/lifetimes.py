@@ -1,4 +1,4 @@
-"""Across steps: what is read was written, nothing that is still needed is overwritten, and living buffers are apart."""
+"""Across steps: what is read was written, nothing live is overwritten, and live buffers do not share memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from precast.native.loops.verifier.enumeration import Grid, Sizes, sample_sizes
 
 
 def examples_of(program: LoopProgram, around: Sizes = MappingProxyType({})) -> Sizes:
-    """What dynamic sizes were when the program was traced, with those around it; what depends on data, at its most."""
+    """The traced values of dynamic sizes, with those around the program; of data-dependent ones, their bounds."""
     examples = {**around, **{each.symbol: each.example for each in program.sizes if each.example is not None}}
     for source in program.sizes:
         names = () if source.bound is None else {each.name for each in atoms(source.bound) if isinstance(each, Symbol)}
@@ -36,7 +36,7 @@ def examples_of(program: LoopProgram, around: Sizes = MappingProxyType({})) -> S
 
 
 def misordered(program: LoopProgram, examples: Sizes) -> Iterator[str]:
-    """What is read or returned before it is whole, and what is written over."""
+    """Buffers that are read or returned before they are completely written, or written while they are live."""
     names: dict[str, Buffer] = {}
     for buffer in (*program.inputs, *program.outputs, *program.temporaries):
         if names.setdefault(buffer.name, buffer) != buffer:
@@ -70,12 +70,12 @@ def _kernels(step: Step) -> tuple[Kernel, ...]:
 
 
 def _made_by(step: Step, whole: set[Buffer]) -> set[Buffer]:
-    """What a kernel writes first and reads then: `unwritten` looks at that."""
+    """Buffers that a kernel writes before it reads them: `unwritten` checks these."""
     return set(written_by(step)) - whole if isinstance(step, Kernel | KernelGroup) else set()
 
 
 class _Written:
-    """What has been written so far: whole buffers, and how many elements of others calls wrote."""
+    """What has been written so far: whole buffers, and how many elements of others library calls wrote."""
 
     def __init__(self, program: LoopProgram, examples: Sizes):
         self.inputs = set(program.inputs)
@@ -87,7 +87,7 @@ class _Written:
         return buffer in self.whole or any(size.constant == 0 for size in buffer.shape)
 
     def is_rewritten(self, step: Step, buffer: Buffer) -> bool:
-        """Whether a step replaces what was whole before, and neither reads it last nor changes parts of it."""
+        """Whether a step replaces a complete buffer, neither reading it for the last time nor updating parts of it."""
         stores = [store for kernel in _kernels(step) for store in stores_of(kernel.body) if store.buffer == buffer]
         changes = any(not store.is_plain for store in stores)
         return buffer in self.whole and buffer not in self.inputs and buffer not in read_by(step) and not changes
@@ -99,7 +99,7 @@ class _Written:
                     self.whole.update(each for each in kernel.written if fully_written(kernel, each, self.examples))
             case LibraryCall(outputs=outputs):
                 for view in outputs:
-                    # Routines write disjoint parts: images of a batch.
+                    # Calls write disjoint parts: images of a batch.
                     self.counts[view.buffer] = self.counts.get(view.buffer, constant(0)) + product(view.shape)
                     if self.counts[view.buffer] == product(view.buffer.shape):
                         self.whole.add(view.buffer)
@@ -108,7 +108,7 @@ class _Written:
 
 
 def confused(before: LoopProgram, after: LoopProgram) -> Iterator[str]:
-    """Steps that read another step's values than before buffers were given to others."""
+    """Steps that read another step's values than before buffers were reused."""
     sources, results = _sources(before)
     new_sources, new_results = _sources(after)
     for step, writers in new_sources.items():
@@ -128,7 +128,7 @@ _StepName = tuple[str, int]
 
 
 def _sources(program: LoopProgram) -> tuple[dict[_StepName, set[_StepName]], dict[Buffer, _StepName]]:
-    """Of each step, those that wrote what it reads; of each buffer, the step that wrote it last."""
+    """For each step, those that wrote what it reads; for each buffer, the step that wrote it last."""
     last: dict[Buffer, _StepName] = {buffer: (f"input {buffer.name}", 0) for buffer in program.inputs}
     seen, sources = Counter[str](), dict[_StepName, set[_StepName]]()
     for step in program.steps:
@@ -140,7 +140,7 @@ def _sources(program: LoopProgram) -> tuple[dict[_StepName, set[_StepName]], dic
 
 
 def overlapping(program: LoopProgram, plan: Plan, bounds: Bounds) -> Iterator[str]:
-    """Temporaries that share memory while both are needed, or that leave the arena."""
+    """Temporaries that share memory while both are live, or that exceed the arena."""
     lives: dict[Buffer, tuple[int, int]] = {}
     temporaries = frozenset(program.temporaries)
     for number, step in enumerate(program.steps):
@@ -168,6 +168,9 @@ def overlapping(program: LoopProgram, plan: Plan, bounds: Bounds) -> Iterator[st
 
 
 def unclear(check: Check) -> Iterator[str]:
-    """A check asks one bool."""
+    """Malformed checks: one must test one bool, and show a row of integers."""
     if check.failed.dtype != "bool" or not check.failed.is_one_number:
         yield f"{check.failed.name} is not one bool"
+    shown = check.shown
+    if shown is not None and (shown.dtype != "i64" or len(shown.shape) != 1 or not shown.is_contiguous):
+        yield f"{shown.name} is not a row of integers"

@@ -1,4 +1,4 @@
-"""Programs that steps run: they take and fill what the steps hand them, and have room for what they need meanwhile."""
+"""Nested programs match the buffers of their steps, and have enough scratch memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from precast.native.loops.verifier.proofs import Facts, facts_of, is_proved
 
 
 def mismatched(step: Run | Repeat) -> Iterator[str]:
-    """Inputs and outputs of parts that are laid out otherwise than what they are given, and choices that are none."""
+    """Inputs and outputs of parts whose layout differs from their operands', and malformed choices."""
     if isinstance(step, Run):
         yield from _unclear_choice(step)
         for part in step.parts:
@@ -41,7 +41,7 @@ def mismatched(step: Run | Repeat) -> Iterator[str]:
         yield "what is read is written, or written twice, while the body runs"
     yield from _differences(step.body.program, [*carried, *rows, *others], [*carried, *filled])
     if (step.count is None) != (len(step.parts) == 2):
-        yield "the body runs so many times, or while a condition holds"
+        yield "the body runs either a number of times or while a condition holds"
     for each in (*scanned, *step.outputs[step.carried :]):
         if step.count is None or each.shape[0] != step.count:
             yield f"{each.name} has {each.shape[0]} rows for {step.count} iterations"
@@ -73,12 +73,12 @@ def _unlike(what: str, mine: Sequence[Buffer], others: Sequence[Buffer]) -> Iter
         yield f"{what}: {len(mine)} where {len(others)} are handed over"
         return
     for own, other in zip(mine, others, strict=True):
-        if not own.lies_like(other):
+        if not own.is_laid_out_like(other):
             yield f"{what}: {own.name} is laid out otherwise than {other.name}"
 
 
 def cramped(step: Step, bounds: Bounds) -> Iterator[str]:
-    """Parts whose temporaries do not fit into the scratch memory of their step."""
+    """Parts whose temporaries exceed the scratch memory of their step."""
     for part in parts_of(step):
         needed = upper_bound(_arena_of(part), with_own_bounds(bounds, part.program))
         scratch = step.scratch if isinstance(step, Run | Repeat) else None
@@ -92,9 +92,9 @@ def cramped(step: Step, bounds: Bounds) -> Iterator[str]:
 
 
 def exposed(program: LoopProgram, found: frozenset[str] = frozenset(), facts: Facts = ()) -> Iterator[tuple[str, str]]:
-    """Steps, by their names and what they were made of, that may read or write anywhere, as far as was proved.
+    """Steps, by name and origin, that were not proved to stay in bounds.
 
-    What sizes that depend on data come to is checked against their bounds alone, so all else must follow from these.
+    Data-dependent sizes are only checked against their bounds at run time, so everything must follow from those.
     """
     for step in program.steps:
         if found and not _is_proved(step, found, facts):

@@ -1,7 +1,7 @@
-"""Proofs of inequalities between whole-number expressions, for all values of loop variables and sizes.
+"""Proofs of inequalities between integer expressions, for all values of loop variables and sizes.
 
 ``n - 2*i - 1 >= 0`` where ``i < n // 2``: the last `i` makes it ``n - 2*(n // 2) + 1``, and ``2*(n // 2) <= n``.
-A proof that is not found says nothing: the expression may hold all the same.
+Failing to find a proof proves nothing: the inequality may hold all the same.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from precast.native.loops.memoize import remembered
 from precast.native.loops.scalars import Apply, IndexValue, Scalar, conjuncts
 
 Facts = tuple[Index, ...]
-"""Expressions that are known not to be negative."""
+"""Expressions that are known to be non-negative."""
 
 Ranges = frozenset[Index]
 DEPTH = 8
-"""How many atoms of an expression are replaced by their bounds before a proof is given up."""
+"""How many atoms of an expression are replaced by their bounds before the search is given up."""
 MOST_PAIRED = 6
-"""Of more facts than these, no two are used in one proof."""
+"""With more facts than this, no two are combined in one proof."""
 
 
 def facts_of(condition: Scalar | None) -> Facts:
-    """What a condition on subscripts tells."""
+    """The inequalities that a condition on subscripts implies."""
     found: list[Index] = []
     for each in conjuncts(condition):
         match each:
@@ -63,7 +63,7 @@ def _differences(operation: str, left: Index, right: Index) -> list[Index]:
 
 
 def is_proved(value: Index, facts: Facts = ()) -> bool:
-    """Whether ``value >= 0`` was proved, given that no loop around it is empty and that `facts` hold."""
+    """Whether ``value >= 0`` was proved, given that no enclosing loop is empty and that `facts` hold."""
     return any(_is_proved(value - fact, frozenset(facts), DEPTH) for fact in (constant(0), *facts))
 
 
@@ -83,7 +83,7 @@ def _is_proved(value: Index, facts: Ranges, depth: int) -> bool:
 
 
 def _bounds(value: Index, facts: Ranges, depth: int) -> Iterator[list[Index]]:
-    """Ways to prove it: in each, expressions without one of its atoms, all of which must not be negative."""
+    """Sufficient conditions: lists of expressions without one of its atoms, all of which must be non-negative."""
     factors = sorted(atoms(value), key=lambda one: one.text)
     for each in factors:
         slope = _slope(value, each) if isinstance(each, Variable | Computed) else None
@@ -101,7 +101,7 @@ def _bounds(value: Index, facts: Ranges, depth: int) -> Iterator[list[Index]]:
 
 
 def _slope(value: Index, factor: Variable | Computed) -> Index | None:
-    """How far one step of a variable goes; None where that varies, or where there is no such step."""
+    """The change of the expression per step of a variable; None where that varies, or is undefined."""
     if isinstance(factor, Variable):
         slope = coefficient_of(value, factor)
         return None if slope == constant(0) else slope
@@ -110,7 +110,7 @@ def _slope(value: Index, factor: Variable | Computed) -> Index | None:
 
 
 def _number_before(value: Index, factor: Atom) -> int:
-    """What an atom is multiplied by where it stands alone; 0 if it stands elsewhere, too."""
+    """The coefficient of an atom's linear term; 0 if the atom also occurs elsewhere."""
     match [(monomial, number) for monomial, number in value.terms if factor in atoms(Index(((monomial, 1),)))]:
         case [((only,), number)] if only == factor:
             return number
@@ -121,7 +121,7 @@ def _without(value: Index, factor: Atom, number: int) -> Iterator[list[Index]]:
     rest = value - atom(factor) * number
     match factor:
         case Quotient(numerator, denominator):
-            # Rounded down, and times the denominator again: at most the numerator, and less than a denominator below.
+            # Floor division, times the denominator again: at most the numerator, less than a denominator below.
             yield [rest * denominator + (numerator - denominator + 1 if number > 0 else numerator) * number]
         case Remainder(numerator, denominator):
             yield [rest if number > 0 else rest + (denominator - 1) * number]

@@ -1,1 +1,1 @@
-"""Processors: loop programs as C++, built by the compiler of this machine, with oneDNN for large products."""
+"""Processors: loop programs as C++, built by this machine's compiler, with oneDNN for large GEMMs."""

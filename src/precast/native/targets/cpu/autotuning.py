@@ -1,12 +1,12 @@
-"""Which way a library call goes, where there are several: the fastest on this machine, measured once for each shape.
+"""Autotuning: where a library call has several variants, the fastest on this machine, measured once per shape.
 
-Before: call mm: mm = matmul(x, weights turned)
-After:  call mm: mm = matmul(x, weights turned, 2)
+Before: call mm: mm = matmul(x, weights transposed)
+After:  call mm: mm = matmul(x, weights transposed, 2)
 
-The number is a constant of generated code. What was measured is kept on disk, and not measured again. Calls whose sizes
-are dynamic, or too small to matter, keep to the routine's rule of thumb, and so do packages: other machines run them.
+The number is a constant of the generated code. Measurements are cached on disk. Calls whose sizes are dynamic, or too
+small to matter, use the routine's rule of thumb, and so do packages, which run on other machines.
 
-The ways of computing a product, timed: a library of programs that do nothing else, one for each way.
+Variants of a GEMM are timed with a library of minimal programs, one for each variant.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from precast.runtime.entry import library_entries
 CHOICES = "choices"
 """The kind of the store's entries."""
 WAYS = {0: "rule of thumb", 1: "oneDNN", 2: "own loops"}
-"""The numbers that generated code has for the ways of computing a product; no number is 0."""
+"""The variants of a GEMM by their number in generated code; without a number, the rule of thumb decides."""
 LEAST_GAIN = 0.03
-"""Another way than the rule's is taken if it saves at least this share of the time: less is noise."""
+"""A variant must save at least this share of the rule of thumb's time: less is noise."""
 LEAST_WORK = 2**22
-"""Multiplications of the smallest product that is worth a measurement."""
+"""Multiplications of the smallest GEMM that is worth measuring."""
 PATIENCE = 0.25
-"""Seconds after which a compilation measures no more; it then takes what is left by the rule of thumb."""
+"""Seconds after which a compilation stops measuring; the remaining calls use the rule of thumb."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A product of a given size by weights as linear layers have them, and how many threads it runs in."""
+    """A GEMM of a given size with the weights of a linear layer, and the number of threads that it runs in."""
 
     rows: int
     columns: int
@@ -60,17 +60,17 @@ class Problem:
 
 Times = Sequence[float]
 Measure = Callable[[Problem], Times]
-"""Seconds that each of `WAYS` takes."""
+"""The time of each of `WAYS`, in seconds."""
 
 
 def choose_ways(entries: Sequence[Entry], *, store: Store, measure: Callable[[], Measure]) -> list[Entry]:
-    """The entries with the fastest way in each call that has several; `measure` is asked for if one is unknown."""
+    """The entries with the fastest variant in each call that has several; `measure` is called if one is unknown."""
     problems = [problem_of(step, entry) for entry in entries for step in entry.program.steps]
     counts = Counter(problem for problem in problems if problem is not None)
     ways = {problem: way for problem in counts if (way := _known_way(problem, store)) is not None}
     unknown = [problem for problem in counts if problem not in ways]
     if unknown:
-        # What takes most of the time first.
+        # The most expensive first.
         unknown.sort(key=lambda problem: -counts[problem] * problem.work)
         timer, end = measure(), time.monotonic() + PATIENCE
         for problem in unknown:
@@ -80,7 +80,7 @@ def choose_ways(entries: Sequence[Entry], *, store: Store, measure: Callable[[],
 
 
 def way_of(step: Step) -> str | None:
-    """The name of the way that was chosen for a step."""
+    """The name of the variant that was chosen for a step."""
     if not isinstance(step, LibraryCall) or step.routine != "matmul" or not step.numbers:
         return None
     (number,) = step.numbers
@@ -89,13 +89,13 @@ def way_of(step: Step) -> str | None:
 
 
 def fastest(times: Times) -> int:
-    """The way that takes the least time, if that is clearly less than by the rule of thumb."""
+    """The fastest variant, if it is clearly faster than the rule of thumb's."""
     best = min(range(len(times)), key=times.__getitem__)
     return best if times[best] < (1 - LEAST_GAIN) * times[0] else 0
 
 
 def problem_of(step: Step, entry: Entry) -> Problem | None:
-    """What is to be measured for a step of an entry; None where there is nothing to choose."""
+    """What to measure for a step of an entry; None if there is no choice."""
     if not isinstance(step, LibraryCall) or step.routine != "matmul" or step.numbers:
         return None
     left, right = step.inputs[:2]
@@ -142,18 +142,18 @@ def _find_out(problem: Problem, measure: Measure, store: Store) -> int:
 
 TURNS = 4
 MOST_ROWS, MOST_WORK = 256, 3 * 2**26
-"""A larger product is measured by a part of it: all ways go over it in blocks."""
+"""A larger GEMM is measured by a part of it: all variants are blocked."""
 COLD_ELEMENTS = 2**23
-"""Weights are not in the cache when their turn comes in a model: here, they come from all over so much memory."""
+"""In a model, weights are not in cache when they are used: here, they cycle through this much memory."""
 
 
 def timing_sources() -> Sources:
-    """The library of all ways; whatever the sizes are, it is the same."""
+    """The library of all variants, which serves all sizes."""
     return generate([_entry(way) for way in WAYS])
 
 
 def timer(*, store: Store, compiler: str | None = None) -> Measure:
-    """Builds the library, or finds it; what is returned measures with it."""
+    """Build or find the library; the returned function measures with it."""
     with store.held():
         library = build(timing_sources(), store=store, compiler=compiler)
         ways = tuple(library_entries(library.path, needs=library.needs))
@@ -161,13 +161,13 @@ def timer(*, store: Store, compiler: str | None = None) -> Measure:
 
 
 def measure(problem: Problem, *, ways: tuple[OpenEntry, ...], memory: torch.Tensor) -> list[float]:
-    """The shortest time of each way, in seconds, for a problem of this shape: they take turns."""
+    """The shortest time of each variant, in seconds, for a problem of this shape; the variants alternate."""
     rows = min(problem.rows, MOST_ROWS)
     most_elements = min(MOST_WORK // rows, len(memory))
     elements = max(1, min(problem.columns, most_elements // problem.depth)) * problem.depth
     left = torch.full((rows, problem.depth), 0.5)
     places = memory.unfold(0, elements, elements)
-    # Where one thread does it all, others may run on its processor meanwhile.
+    # With a single thread, exclude the time in which other processes run on its core.
     clock = time.thread_time if problem.threads == 1 else time.perf_counter
     times = [float("inf")] * len(ways)
     for turn in range(TURNS + 1):
@@ -175,7 +175,7 @@ def measure(problem: Problem, *, ways: tuple[OpenEntry, ...], memory: torch.Tens
             right = places[(turn * len(ways) + number) % len(places)].view(-1, problem.depth)
             start = clock()
             way.run([left, right], like_torch=True)
-            # The first turn prepares what is kept from call to call.
+            # The first round fills what is cached from call to call.
             times[number] = min(times[number], clock() - start) if turn else times[number]
     return times
 

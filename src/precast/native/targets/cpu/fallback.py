@@ -1,4 +1,4 @@
-"""What compiled code calls for fallback steps: its memory as torch tensors, the operator, results copied back."""
+"""The callback for eager fallbacks of compiled code: wraps its memory as tensors, and copies results back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from precast.native.loops.program import LoopProgram
 
 
 class TensorMemory(Protocol):
-    """What compiled code hands over: an address and a layout."""
+    """A tensor of compiled code: an address and a layout."""
 
     data: int | None
     rank: int

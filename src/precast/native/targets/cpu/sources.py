@@ -1,4 +1,4 @@
-"""C++ text between code generation and building."""
+"""C++ sources, as passed from code generation to the build."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Effort = Literal["loops", "routines", "once"]
-"""What a unit's code is, and so how hard the compiler should try: kernels; routines of ours; what runs once a call."""
+"""What kind of code a unit is, and so how it is optimized: kernels; our routines; host code that runs once a call."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Sources:
-    """Everything the C++ compiler is given: units, and headers by name."""
+    """All inputs of the C++ compiler: units, and headers by name."""
 
     units: tuple[Unit, ...]
     headers: tuple[Unit, ...]

@@ -1,6 +1,6 @@
-"""The CPU as a target: loop programs as C++, built by this machine's compiler, over oneDNN and routines of our own.
+"""The CPU as a target: loop programs as C++, built by this machine's compiler, over oneDNN and our own routines.
 
-What generates and builds code is loaded when something is compiled: a start from stored code does without.
+Code generation and building are imported when something is compiled: a start from stored code does not need them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from precast.native.targets.cpu.build.compiler import find_compiler
 from precast.options import Options
 from precast.runtime.entry import Entry as RuntimeEntry
 from precast.runtime.entry import library_entries
+from precast.runtime.libraries import LAPACK, preload
 from precast.runtime.native import load_library
-from precast.runtime.onednn import preload
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from precast.native.loops.program import LoopProgram, Step
 
 _WEIGHTS_SYMBOL = "precast_embedded_weights"
+_LINEAR_ALGEBRA = frozenset({
+    "cholesky", "eigh", "exchanged_rows", "geqrf", "householder_product", "least_squares", "lu_factor", "lu_solve",
+    "matrix_exp", "ormqr", "svd", "triangular_solve",
+})  # fmt: skip
+"""LAPACK routines. Where torch is loaded, its own operators are called: they need no other library."""
 
 
 class _CStepTime(ctypes.Structure):
@@ -35,7 +40,7 @@ class _CStepTime(ctypes.Structure):
 
 
 class CpuTarget(Target):
-    """Fused loops in C++ with OpenMP; products and convolutions by oneDNN, or by routines of our own."""
+    """Fused loops in C++ with OpenMP; GEMMs and convolutions by oneDNN, or by our own routines."""
 
     name = "cpu"
     device = "cpu"
@@ -46,6 +51,14 @@ class CpuTarget(Target):
     })  # fmt: skip
     likes_channels_last = True
     keeps_code = True
+
+    @property
+    def alone(self) -> Target:
+        return _CpuAlone()
+
+    def libraries(self, entries: Sequence[Entry]) -> tuple[str, ...]:
+        is_needed = any(entry.program.routines & _LINEAR_ALGEBRA for entry in entries)
+        return (LAPACK,) if is_needed else ()
 
     @property
     def passes(self) -> Sequence[LoopPass]:
@@ -67,7 +80,7 @@ class CpuTarget(Target):
         store = open_store(options)
 
         def measure_meanwhile() -> Measure:
-            # Kernels do not depend on what is found: they are compiled while what measures gets ready.
+            # Kernels do not depend on the autotuned choice: they are compiled while the measurement is prepared.
             build_early(kernel_sources(generate(entries)), store=store, compiler=options.compiler)
             return timer(store=store, compiler=options.compiler)
 
@@ -92,7 +105,7 @@ class CpuTarget(Target):
     def find(self, key: str, needs: Sequence[str], options: Options) -> Code:
         with open_store(options).held():
             library = find_library(key, tuple(needs), store=open_store(options))
-            # Once loaded it can be opened, whatever becomes of the file.
+            # Once loaded, it can be opened even if the store deletes the file.
             preload(library.needs)
             load_library(library.path)
         return library
@@ -138,7 +151,7 @@ class CpuTarget(Target):
         flags = (f"-march={processor}",) if processor else ()
         with store.held():
             library = build(sources, store=store, compiler=options.compiler, extra_flags=flags)
-            return library.path.read_bytes(), library.needs
+            return library.path.read_bytes(), (*library.needs, *self.libraries(entries))
 
     def write_library(
         self,
@@ -161,3 +174,9 @@ class CpuTarget(Target):
         with store.held():
             build_file(sources, path, store=store, compiler=options.compiler, data=data)
         return path
+
+
+class _CpuAlone(CpuTarget):
+    """The CPU for programs that run without torch."""
+
+    routines = CpuTarget.routines | _LINEAR_ALGEBRA

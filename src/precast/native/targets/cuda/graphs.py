@@ -1,17 +1,18 @@
-"""CUDA graphs: what a compiled graph launches is recorded once, and then put into a stream as a whole.
+"""CUDA graphs: a compiled graph's launches are recorded once, and then replayed as a whole.
 
-A recording reads and writes fixed memory, so each call looks first:
+A recording reads and writes fixed memory, so each call checks first:
 
-- inputs that come at the address that was recorded are read there; others are copied to where they were recorded;
-- results stay where they were recorded as long as somebody holds them: then another recording is used, or made, or the
-  graph is run as it is. What a caller was given is never written into;
+- inputs at their recorded addresses are read in place; others are copied there;
+- results stay in recorded memory while they are referenced: then another recording is used, or made, or the graph
+  runs without one. Results passed to a caller are never overwritten;
 - random seeds are drawn as in every call, and copied to where kernels read them.
 
-Memory of a recording comes from a pool of torch's allocator, which is given back when it is dropped.
+The memory of a recording comes from a pool of torch's allocator, and is freed with the recording.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,26 +27,26 @@ from precast.ops.own_operators import random_seed, random_stream
 _log = logging.getLogger("precast.cuda")
 
 CALLS_BEFORE = 2
-"""So many calls run as they are: libraries set themselves up, and inputs show whether they stay where they are."""
+"""The first calls are not recorded: libraries initialize, and inputs show whether their addresses change."""
 PATIENCE = 6
-"""After so many calls a recording is made even if large inputs still move."""
+"""After this many calls a recording is made even if large inputs still move."""
 MOST_RECORDINGS = 4
-"""For one kind of call; results of several calls may be held at a time."""
+"""Per kind of call; results of several calls may be referenced at a time."""
 MOST_KINDS = 8
-"""Of sizes that recordings are made for."""
+"""The number of kinds of calls, by sizes, that are recorded."""
 MOST_ATTEMPTS = 16
 LARGE = 2**20
 """Inputs of fewer bytes are copied rather than recorded again."""
 SMALL_RESULT = 4096
 FEW_RESULTS = 8
-"""A few small results are copied for the caller: a loss is often kept."""
+"""A few small results are copied for the caller: a loss, for example, is often kept."""
 
 _DEVICE = "cuda"
 _ON_HOST = (random_seed, random_stream)
 
 
 def may_be_recorded(graph: CompiledGraph) -> bool:
-    """Whether all that a graph does could be in a recording, but for drawing seeds."""
+    """Whether everything that a graph does, except drawing seeds, can be recorded."""
     calls = [call for step in graph.steps if isinstance(step, TorchStep) for call in step.calls]
     entries = [step.entry for step in graph.steps if isinstance(step, NativeStep)]
     chooses = any(isinstance(each, GpuEntry) and each.looks_at_data for each in entries)
@@ -63,7 +64,7 @@ def _looks_at_data(call: OperatorCall) -> bool:
 
 @dataclass
 class _Recording:
-    """One recorded run: where it reads its inputs, and what it fills."""
+    """One recorded run: the addresses of its inputs, and its results."""
 
     graph: torch.cuda.CUDAGraph
     addresses: dict[int, int]
@@ -72,16 +73,18 @@ class _Recording:
     holders: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.places, self.expected = list(self.addresses), list(self.addresses.values())
         self.storages = {number: result.untyped_storage() for number, result in self.results.items()}
         self.holders = {number: _holders(storage) for number, storage in self.storages.items()}
 
     def held(self) -> list[int]:
-        """The results that somebody still holds."""
+        """The results that are still referenced."""
         return [number for number, storage in self.storages.items() if _holders(storage) > self.holders[number]]
 
     def reads(self, values: Values) -> bool:
-        """Whether inputs are where they were recorded."""
-        return all(values[number].data_ptr() == address for number, address in self.addresses.items())
+        """Whether all inputs are at their recorded addresses."""
+        # Every call checks this for hundreds of parameters.
+        return [values[number].data_ptr() for number in self.places] == self.expected
 
 
 def _holders(storage: torch.UntypedStorage) -> int:
@@ -101,7 +104,7 @@ class _Kind:
 
 
 class RecordedGraph:
-    """Calls a compiled graph, by a recording where there is one that fits."""
+    """Calls a compiled graph, replaying a recording if one fits."""
 
     def __init__(self, graph: CompiledGraph):
         self.graph = graph
@@ -136,7 +139,7 @@ class RecordedGraph:
             values[call.output] = call.run(values, sizes)
         recording = self.fitting(kind, values)
         if recording is None and self.may_record(kind, values):
-            recording = self.record(kind, values, sizes)
+            recording = self.released(kind, values) or self.record(kind, values, sizes)
         self.note(kind, values)
         if recording is None:
             return self.run(values, sizes)
@@ -153,7 +156,7 @@ class RecordedGraph:
         return {number: values[number] for number in numbers if isinstance(values[number], torch.Tensor)}
 
     def fitting(self, kind: _Kind, values: Values) -> _Recording | None:
-        """A recording whose inputs are where they were, and whose results nobody holds."""
+        """A recording whose inputs have not moved, and whose results are not referenced."""
         for recording in list(kind.recordings):
             if not recording.reads(values):
                 continue
@@ -161,10 +164,20 @@ class RecordedGraph:
             if not held:
                 return recording
             if len(held) <= FEW_RESULTS and len(kind.recordings) >= MOST_RECORDINGS:
-                # The caller keeps these: from now on they are copied, and the caller has the memory to itself.
+                # The caller keeps these: from now on they are copied, which leaves the recorded memory free.
                 kind.copied_out |= set(held)
                 kind.recordings.remove(recording)
         return None
+
+    def released(self, kind: _Kind, values: Values) -> _Recording | None:
+        """A recording whose results only reference cycles keep alive, which are collected here.
+
+        Another recording would take the same memory again, and its results would be at other addresses.
+        """
+        if not any(recording.reads(values) for recording in kind.recordings):
+            return None
+        gc.collect()
+        return self.fitting(kind, values)
 
     def may_record(self, kind: _Kind, values: Values) -> bool:
         if kind.calls <= CALLS_BEFORE or kind.attempts >= MOST_ATTEMPTS:
@@ -180,7 +193,7 @@ class RecordedGraph:
             idle = [each for each in kind.recordings if not each.held()]
             if not idle:
                 return False
-            # What is at other addresses again and again is copied.
+            # Inputs that keep moving are copied.
             kind.moving |= {
                 number for number in idle[0].addresses if idle[0].addresses[number] != values[number].data_ptr()
             }
@@ -204,7 +217,7 @@ class RecordedGraph:
                 addresses[number] = tensor.data_ptr()
             else:
                 copies[number] = recorded[number] = _copy_of(tensor)
-        # What calls before this one used is not needed beside the recording's own memory.
+        # Memory cached for earlier calls is not needed beside the recording's own.
         torch.cuda.empty_cache()
         graph, made = torch.cuda.CUDAGraph(), list(recorded)
         stream = _recording_stream(torch.cuda.current_device())
@@ -235,12 +248,10 @@ class RecordedGraph:
         return recording
 
     def replay(self, recording: _Recording, kind: _Kind, values: Values, sizes: Sizes) -> list[Any]:
-        for number, copy in recording.copies.items():
-            copy.copy_(values[number], non_blocking=True)
+        copies = recording.copies
+        _copy_all([(copy, values[number]) for number, copy in copies.items()])
         recording.graph.replay()
-        for number in self.written:
-            if number in recording.copies:
-                values[number].copy_(recording.copies[number])
+        _copy_all([(values[number], copies[number]) for number in self.written if number in copies])
         for number, result in recording.results.items():
             values[number] = result.clone() if number in kind.copied_out else result.detach()
         for step in self.steps:
@@ -251,7 +262,7 @@ class RecordedGraph:
 
 
 def _settings() -> tuple[object, ...]:
-    """What torch's operators look at when they run: a recording has what they did then."""
+    """Global settings that torch's operators depend on: a recording is valid for their recorded values."""
     return (
         torch._C._get_cublas_allow_tf32(),
         torch._C._get_cudnn_allow_tf32(),
@@ -272,12 +283,23 @@ def _outputs(step: NativeStep | TorchStep) -> Sequence[int]:
 
 
 def _result_numbers(graph: CompiledGraph) -> frozenset[int]:
-    """The values that results are, or are views of."""
+    """The values that are results, or bases of results."""
     return frozenset(each.value.number for each in graph.graph.results if isinstance(each.value, Value))
 
 
+def _copy_all(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Copy the second tensor of each pair to the first: in one launch if they are on a GPU."""
+    near = [(target, source) for target, source in pairs if _is_on_gpu(target) and _is_on_gpu(source)]
+    if near:
+        targets, sources = zip(*near, strict=True)
+        torch._foreach_copy_(targets, sources)
+    for target, source in pairs:
+        if not (_is_on_gpu(target) and _is_on_gpu(source)):
+            target.copy_(source, non_blocking=True)
+
+
 def _is_odd(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is no plain one on a GPU, and too large to be copied there each time."""
+    """Whether a tensor is not a plain GPU tensor, and too large to be copied there in each call."""
     return not _is_on_gpu(tensor) and tensor.nbytes > SMALL_RESULT
 
 

@@ -1,4 +1,4 @@
-"""Launches compiled kernels in torch's current stream; those that did not compile are run as the loops they are."""
+"""Launches compiled kernels in torch's current stream; those that did not compile are interpreted."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from precast.native.loops.canonical import kernel_parameters, pattern_of
 from precast.native.loops.interpreter import interpret_kernel
 from precast.native.loops.program import Kernel, KernelGroup
 from precast.native.targets.cuda.build.code import GpuCode
-from precast.native.targets.cuda.driver import LoadedKernel
-from precast.native.targets.cuda.launches import KernelSource
+from precast.native.targets.cuda.kernel_source import KernelSource
+from precast.runtime.gpu.driver import LoadedKernel
 
 
 class DriverLauncher:
-    """Kernels of some code on one device; each is loaded when it is first launched."""
+    """Kernels of some code on one device; each is loaded at its first launch."""
 
     def __init__(self, code: GpuCode, device: torch.device):
         self.code, self.device = code, device
@@ -43,12 +43,14 @@ class DriverLauncher:
             warn_of(source, cubin)
             self.loaded[kernel] = InterpretedKernel(loops, self.device)
         else:
-            self.loaded[kernel] = LoadedKernel(cubin.code, cubin.symbol, cubin.shared, cubin.warps, source.signature)
+            self.loaded[kernel] = LoadedKernel(
+                cubin.code, cubin.symbol, cubin.shared, cubin.warps, len(source.signature)
+            )
         return self.loaded[kernel]
 
 
 def launchers(code: GpuCode) -> Callable[[torch.device], DriverLauncher]:
-    """A launcher for each device that is asked for."""
+    """A function that returns the launcher of each device."""
     made: dict[torch.device, DriverLauncher] = {}
 
     def find(device: torch.device) -> DriverLauncher:
@@ -60,7 +62,7 @@ def launchers(code: GpuCode) -> Callable[[torch.device], DriverLauncher]:
 
 
 class InterpretedKernel:
-    """Loops over whole arrays by torch's operators: what eager would do, and as slow."""
+    """Loops over whole arrays by torch's operators: what eager does, and as slow."""
 
     def __init__(self, kernel: Kernel | KernelGroup, device: torch.device):
         self.kernel, self.device = kernel, device
@@ -83,7 +85,7 @@ class InterpretedKernel:
 
 
 def tensor_at(address: int, dtype: str, length: int, device: torch.device) -> torch.Tensor:
-    """Memory that belongs to somebody else, as a tensor."""
+    """Wrap memory that is owned elsewhere as a tensor."""
     if not address or not length:
         return torch.empty(length, dtype=TORCH_DTYPES[dtype], device=device)
     size = DTYPES[dtype].item_size
@@ -94,7 +96,7 @@ def tensor_at(address: int, dtype: str, length: int, device: torch.device) -> to
 
 
 class _Memory:
-    """Bytes on a GPU, as others understand them."""
+    """Bytes on a GPU, with the CUDA array interface."""
 
     def __init__(self, address: int, length: int):
         self.__cuda_array_interface__ = {
@@ -119,7 +121,7 @@ _TOLD: set[str] = set()
 
 
 def warn_of(source: KernelSource, error: BuildError) -> None:
-    """Say once that a kernel did not compile, and where a script is that shows it."""
+    """Warn once that a kernel did not compile, with the path of a script that reproduces it."""
     if source.text in _TOLD:
         return
     _TOLD.add(source.text)

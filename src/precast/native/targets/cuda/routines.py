@@ -1,4 +1,4 @@
-"""Routines of libraries on a GPU, by torch's operators: products by cuBLAS, written where the program wants them."""
+"""Library routines on a GPU through torch's operators: GEMMs by cuBLAS, written directly to the program's buffers."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ from collections.abc import Sequence
 
 import torch
 
-from precast.native.targets.cuda.launches import Call
+from precast.artifact.gpu_programs import Call
 
 Tensors = Sequence[torch.Tensor]
 
 
-CONVOLUTIONS = frozenset({"convolution", "convolution_backward_data", "convolution_backward_weights"})
-"""Routines whose results torch allocates: it has none that write where they are told."""
-ROUTINES = CONVOLUTIONS | {"matmul"}
 EIGHT = 8
 LONG = 4096
-"""Sums of fewer products are done in one go."""
+"""Shorter reductions are computed at once."""
 
 
 def convolve(
     routine: str, inputs: Tensors, shape: Sequence[int], strides: Sequence[int], numbers: Sequence[int]
 ) -> torch.Tensor:
-    """The result of a convolution, by cuDNN; `shape` and `strides` are how it is wanted."""
+    """The result of a convolution, by cuDNN; `shape` and `strides` are those of the output buffer."""
     first, second = inputs
     spatial = first.ndim - 2
     groups, stride, padding, dilation = numbers[0], *(list(numbers[1 + n * spatial :][:spatial]) for n in range(3))
@@ -30,7 +27,7 @@ def convolve(
     if routine == "convolution":
         made: torch.Tensor = torch.ops.aten.convolution(first, second, None, *geometry)
         return made
-    # Of what the gradient is for, only the layout is looked at.
+    # Only the layout of this operand matters.
     like = torch.empty_strided(shape, strides, dtype=first.dtype, device=first.device)
     if routine == "convolution_backward_data":
         operands, mask = (first, like, second), [True, False, False]
@@ -42,7 +39,7 @@ def convolve(
 
 
 def multiply(call: Call, inputs: Tensors, output: torch.Tensor) -> None:
-    """Fill the result of a product."""
+    """Write the result of a GEMM."""
     assert call.routine == "matmul", f"there is no routine {call.routine}"
     left, right, *others = inputs
     if not output.numel():
@@ -50,20 +47,32 @@ def multiply(call: Call, inputs: Tensors, output: torch.Tensor) -> None:
     if call.epilogue:
         _finished_product(left, right, others[0][0], output, [each.operation for each in call.epilogue[1:]])
     elif output.ndim == 2 and left.itemsize == 2 and left.shape[1] % EIGHT and left.shape[1] >= LONG:
-        # Tensor cores read eight numbers of a row at a time: the few that are left are added.
+        # Tensor cores read eight numbers of a row at a time: the remainder is added separately.
         length = left.shape[1] // EIGHT * EIGHT
         torch.mm(left[:, :length], right[:length], out=output)
         output.addmm_(left[:, length:], right[length:])
+    elif output.ndim == 2 and output.itemsize == 2 and output.shape[1] % EIGHT and output.numel() >= LONG * LONG:
+        output.copy_(_product_in_aligned_rows(left, right))
     elif output.ndim <= 3:
         (torch.mm if output.ndim == 2 else torch.bmm)(left, right, out=output)
     else:
         output.copy_(left @ right)
 
 
+def _product_in_aligned_rows(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """A GEMM with aligned rows, for tensor cores: unaligned ones take several times as long."""
+    columns = right.shape[1]
+    whole = columns // EIGHT * EIGHT
+    made = left.new_empty(left.shape[0], whole + EIGHT)
+    torch.mm(left, right[:, :whole], out=made[:, :whole])
+    made[:, whole:columns] = left @ right[:, whole:]
+    return made[:, :columns]
+
+
 def _finished_product(
     left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor, output: torch.Tensor, activations: Sequence[str]
 ) -> None:
-    """A product with a bias for each column, and perhaps an activation, by cuBLAS in one go."""
+    """A GEMM with a bias for each column, and perhaps an activation, in one cuBLAS call."""
     match activations:
         case []:
             torch.addmm(bias, left, right, out=output)

@@ -1,4 +1,4 @@
-"""CUDA GPUs as a target: loop programs as Triton kernels, launched through the driver; products by torch."""
+"""CUDA GPUs as a target: loop programs as Triton kernels, launched through the driver; GEMMs by torch."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     import torch
 
     from precast.native.call import CompiledGraph
-    from precast.native.describe import Entry
+    from precast.native.describe import Entry, Storage
     from precast.native.loops.passes import LoopPass
     from precast.native.loops.program import LoopProgram, Step
 
 OLDEST = 80
-"""The compute capability from which on there is code: Ampere."""
+"""The lowest compute capability that code is generated for: Ampere."""
 
 
 class CudaTarget(Target):
-    """Fused loops as Triton kernels; products by cuBLAS, convolutions by cuDNN, attention by operators of torch."""
+    """Fused loops as Triton kernels; GEMMs by cuBLAS, convolutions by cuDNN, attention by torch's operators."""
 
     name = "cuda"
     device = "cuda"
@@ -33,6 +33,10 @@ class CudaTarget(Target):
     likes_channels_last = True
     multiplies_half = True
     keeps_code = True
+
+    @property
+    def alone(self) -> Target:
+        return PackagedGpu()
 
     @property
     def passes(self) -> Sequence[LoopPass]:
@@ -94,6 +98,28 @@ class CudaTarget(Target):
         from precast.native.targets.cuda.graphs import RecordedGraph, may_be_recorded
 
         return RecordedGraph(graph) if may_be_recorded(graph) else None
+
+
+class PackagedGpu(CudaTarget):
+    """The same for packages: programs are traced on the CPU, and there are no eager fallbacks."""
+
+    device = "cpu"
+    routines = CudaTarget.routines | {"attention", "scan"}
+    keeps_code = False
+
+    def takes(self, operator: str, steps: Sequence[Step]) -> bool:
+        from precast.native.targets.cuda.abilities import takes
+        from precast.native.targets.cuda.codegen.routines import takes_routine
+
+        return takes(operator, steps, alone=True) and all(map(takes_routine, steps))
+
+    def build_library(
+        self, entries: Sequence[Entry], storages: Mapping[str, Storage], options: Options, *, processor: str | None
+    ) -> tuple[bytes, tuple[str, ...]]:
+        from precast.native.targets.cuda.build.packaged import packaged_code
+
+        assert processor is not None, "GPUs are identified by their architecture"
+        return packaged_code(entries, int(processor.removeprefix("sm_")), open_store(options)), ()
 
 
 def architecture() -> int:

@@ -1,4 +1,4 @@
-"""Libraries that are built, and how they are found again. Loads nothing of what builds them."""
+"""Built libraries, and how they are found again. Does not import the code that builds them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Library(Code):
 
 
 def find_library(key: str, needs: tuple[str, ...], *, store: Store) -> Library:
-    """A library that was built before; a ``BuildError`` if it is there no more."""
+    """A library that was built before; a ``BuildError`` if it has been evicted."""
 
     def refuse(_: Path) -> None:
         raise BuildError(
             "a stored program refers to a library that is not in the cache",
-            why="the cache dropped it to make room",
-            fix="nothing need be done: it is built again",
+            why="it was evicted to make room",
+            fix="nothing to do: it is built again",
         )
 
     return Library(key, needs, path=store.file(LIBRARIES, key, refuse, suffix=".so"))

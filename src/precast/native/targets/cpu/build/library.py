@@ -1,4 +1,4 @@
-"""Sources → one shared library: each unit compiled on its own and kept, then linked."""
+"""Sources → one shared library: units are compiled separately and cached, then linked."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def build(
     extra_flags: Sequence[str] = (),
     onednn_prefix: Path | None = None,
 ) -> Library:
-    """Build `sources`, or find them built; the compiler runs only for what is new."""
+    """Build `sources`, or return the cached library; only new units are compiled."""
     recipe = _Recipe(sources, _tools(sources, compiler, extra_flags, onednn_prefix))
     path = store.file(LIBRARIES, recipe.key, lambda target: recipe.link(target, store), suffix=".so")
     return Library(recipe.key, recipe.needs, path=path)
 
 
 def start_build(sources: Sources, *, store: Store, compiler: str | None = None) -> Callable[[], Library]:
-    """Build on a thread of its own; what is returned waits for that. Call it inside ``store.held()``."""
+    """Build on a separate thread; the returned function waits for it. Call it inside ``store.held()``."""
     begun = ThreadPoolExecutor(max_workers=1, thread_name_prefix="precast-build")
     building = begun.submit(copy_context().run, build, sources, store=store, compiler=compiler)
     begun.shutdown(wait=False)
 
     def finish() -> Library:
         library = building.result()
-        # Until now, the store was free to make room.
+        # Until now, the store was free to evict files.
         return library if library.path.exists() else build(sources, store=store, compiler=compiler)
 
     return finish
@@ -58,9 +58,9 @@ def build_file(
     extra_flags: Sequence[str] = (),
     data: Mapping[str, Path] | None = None,
 ) -> Library:
-    """Build `sources` to `target`, which appears complete or not at all; only the compiled units are kept in the store.
+    """Build `sources` to `target`, which appears complete or not at all; only the compiled units are cached.
 
-    The bytes of the files in `data` are linked in as read-only memory that begins at a page, under these symbols.
+    The bytes of the files in `data` are linked in as page-aligned read-only memory, under these symbols.
     """
     recipe = _Recipe(sources, _tools(sources, compiler, extra_flags))
     with partial_folder(f".{target.name[:100]}.", target.parent) as scratch:
@@ -72,7 +72,7 @@ def build_file(
 
 
 def build_early(sources: Sources, *, store: Store, compiler: str | None = None) -> None:
-    """Begin to compile units that some library will need; for those that are there, nothing is done."""
+    """Begin to compile units that some library will need; cached ones are skipped."""
     compile_early(sources, _tools(sources, compiler), store)
 
 
@@ -84,11 +84,11 @@ def _tools(
 
 
 class _Recipe:
-    """How one library is made, and the keys of what it is made of."""
+    """How one library is built, and the cache keys of its inputs."""
 
     def __init__(self, sources: Sources, tools: Tools):
         self.sources, self.tools = sources, tools
-        # The library is linked without a path to oneDNN: whoever loads the model has loaded it before.
+        # The library is linked without a path to oneDNN: it is loaded before the model is.
         libraries = [tools.onednn.library] if tools.onednn else []
         self.link_flags = (*LINK_FLAGS, *tools.extra_flags, *map(str, libraries))
         self.keys = object_keys(sources, tools)
@@ -103,7 +103,7 @@ class _Recipe:
 
 
 def _data_object(symbol: str, path: Path, folder: Path, compiler: Compiler) -> Path:
-    """A file's bytes as an object file, in a section that the linker may put any distance away from code."""
+    """A file's bytes as an object file, in a section that the linker may place at any distance from code."""
     source, made = folder / f"{symbol}.s", folder / f"{symbol}.o"
     lines = [
         '.section .lrodata,"al",@progbits', ".balign 4096", f".globl {symbol}", f".hidden {symbol}", f"{symbol}:",

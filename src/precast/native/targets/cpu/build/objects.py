@@ -1,9 +1,9 @@
-"""Units → object files, each compiled once: what the store has, or what was started early, is not compiled again.
+"""Units → object files, each compiled once: cached units, and those started early, are not compiled again.
 
-Compile units before anyone asks for them: while a program is still traced, in Python, another core is idle.
+Units are started before they are needed: while a program is still traced, in Python, other cores are idle.
 
-What runs are compiler processes, and no threads of ours: nothing is in the way of a fork, and what nobody waited for
-ends with this process. A compiler that fails here is asked again by whoever needs the unit, and it then tells why.
+These are compiler processes, not threads of ours: they do not interfere with a fork, and end with this process if they
+are not waited for. If one fails, the unit is compiled again where it is needed, which reports the error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from precast.native.targets.cpu.sources import Effort, Sources, Unit
 
 @dataclass(frozen=True, eq=False)
 class _Started:
-    """One unit on its way: who compiles it, and which process may wait for that."""
+    """One unit in progress: the process that compiles it, and the process that may wait for that."""
 
     compiling: subprocess.Popen[bytes]
     owner: int
@@ -41,11 +41,11 @@ class _Started:
 
 
 _started: dict[str, _Started] = {}
-"""By the key of the unit. What has ended stays: another library may need the unit too."""
+"""By the key of the unit. Finished ones stay: another library may need the unit too."""
 
 
 def start(command: Sequence[str], units: Mapping[str, Path]) -> None:
-    """Run `command` with ``-c`` on units, by key: files in one folder, next to which their object files appear."""
+    """Run `command` with ``-c`` on units, by key: files in one folder, in which their object files appear too."""
     for share in _shares(list(units), max(1, (cpu_count() or 1) - 1)):
         files = [units[key] for key in share]
         compiling = subprocess.Popen(
@@ -95,20 +95,20 @@ OBJECTS = "objects"
 
 @dataclass(frozen=True)
 class Tools:
-    """What, beside its text, decides what a unit becomes."""
+    """What, besides its text, determines how a unit is compiled."""
 
     compiler: Compiler
     onednn: OneDnn | None
     extra_flags: tuple[str, ...] = ()
 
     def flags(self, effort: Effort, headers: Path) -> list[str]:
-        """How to compile a unit with headers in this folder."""
+        """The flags to compile a unit with headers in this folder."""
         folders = [headers, *([self.onednn.include] if self.onednn else [])]
         return [*COMPILE_FLAGS, *EFFORT_FLAGS[effort], *self.extra_flags, *(f"-I{folder}" for folder in folders)]
 
 
 def compile_early(sources: Sources, tools: Tools, store: Store) -> None:
-    """Begin to compile units that some program will need, unless they are in the store, or have been begun."""
+    """Begin to compile units that some program will need, unless they are cached or already started."""
     missing = {
         key: unit
         for unit, key in object_keys(sources, tools).items()
@@ -123,7 +123,7 @@ def compile_early(sources: Sources, tools: Tools, store: Store) -> None:
 
 
 def object_keys(sources: Sources, tools: Tools) -> dict[Unit, str]:
-    """The names under which the store knows what these units become."""
+    """The cache keys of the object files of these units."""
     headers = content_key(part for header in sources.headers for part in (header.name, header.text))
     machine = [tools.compiler.identity, processor_identity(), *COMPILE_FLAGS, *tools.extra_flags, headers]
     return {unit: content_key([*machine, *_own_parts(unit, tools.onednn)]) for unit in sources.units}
@@ -135,7 +135,7 @@ def _own_parts(unit: Unit, onednn: OneDnn | None) -> list[str]:
 
 
 def write_sources(sources: Sources, folder: Path) -> None:
-    """Put headers and units where the compiler finds them."""
+    """Write headers and units to where the compiler expects them."""
     for unit in (*sources.headers, *sources.units):
         (folder / unit.name).write_text(unit.text)
 
@@ -164,7 +164,7 @@ def compile_objects(
             return made
 
         with ThreadPoolExecutor(max_workers=cpu_count() or 1) as pool:
-            # The long ones first, so that none is left to run alone; others are at work on what was started early.
+            # The longest first, so that none is left to run alone; those started early last.
             order = sorted(sources.units, key=lambda unit: (is_started(keys[unit]), -len(unit.text)))
             contexts = [copy_context() for _ in order]
             made = pool.map(lambda context, unit: context.run(compile_unit, unit), contexts, order)

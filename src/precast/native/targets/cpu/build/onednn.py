@@ -1,4 +1,4 @@
-"""Where oneDNN's headers and library are."""
+"""Locates oneDNN's headers and library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class OneDnn:
 
 
 def find_onednn(prefix: Path | None = None) -> OneDnn:
-    """Find oneDNN as its wheels install it, under `prefix` (this Python's, unless given)."""
+    """Find oneDNN as its wheels install it, under `prefix` (by default, this Python's)."""
     prefix = prefix or Path(sys.prefix)
     include, library = prefix / "include", prefix / "lib" / "libdnnl.so.3"
     if not (include / "dnnl.h").exists() or not library.exists():

@@ -1,4 +1,4 @@
-"""A bar for those who wait: shown once something takes more than a second, and only to people."""
+"""A progress bar for builds: shown after a second, and only on a terminal."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _screen = threading.Lock()
 
 
 class Progress:
-    """Counts what is done; shows it from `start` on."""
+    """Counts completed units; shows a bar from `start` on."""
 
     def __init__(self, what: str, *, total: int, console: Console | None = None):
-        # Loaded by those who wait: it takes longer than a start that finds everything built.
+        # Imported only by builds: it takes longer than a start that finds everything cached.
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
@@ -36,7 +36,7 @@ class Progress:
 
     def start(self) -> None:
         with self._lock:
-            # Two that wait at once would write over each other: the second stays silent.
+            # Two bars at once would overwrite each other: the second stays silent.
             if not self._is_over and _screen.acquire(blocking=False):
                 self._is_shown = True
                 self._bar.start()
@@ -51,21 +51,21 @@ class Progress:
 
 
 class NoProgress:
-    """Where nobody looks."""
+    """Used where there is no terminal."""
 
     def advance(self) -> None:
-        """Nobody is told."""
+        """Do nothing."""
 
 
 def _is_watched() -> bool:
-    # A process may have no standard error, or one that somebody has put something else in place of.
+    # A process may have no standard error, or a replacement without this method.
     is_terminal = getattr(sys.stderr, "isatty", None)
     return is_terminal is not None and bool(is_terminal())
 
 
 @contextmanager
 def showing_progress(what: str, *, total: int, console: Console | None = None) -> Iterator[Progress | NoProgress]:
-    """While active, and after `PATIENCE`, a bar on standard error, if that is a terminal."""
+    """While active, show a bar on standard error after `PATIENCE`, if that is a terminal."""
     if not (_is_watched() if console is None else console.is_terminal):
         yield NoProgress()
         return

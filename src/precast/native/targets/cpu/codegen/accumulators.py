@@ -1,4 +1,4 @@
-"""How accumulators are written: totals, and the parts that a vector loop collects before they join a total.
+"""Codegen of accumulators: totals, and the partial sums of a vector loop that are added to a total.
 
 Before: ``double total;  for i:  total += double(x[i])``
 After::
@@ -10,8 +10,8 @@ After::
         total += double(total_part);
     }
 
-Single precision adds twice as many elements at a time, and a block is short enough to lose no more digits than eager.
-The largest of floats is found with a plain comparison, which ignores NaN, beside a flag that does not.
+Single precision processes twice as many elements at a time, and a block is short enough to be as precise as eager.
+The maximum of floats is a plain comparison, which ignores NaN, with a flag that records NaN.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from precast.native.loops.scalars import Accumulator, Cast, Scalar
 from precast.native.targets.cpu.codegen.types import CPP_TYPES, literal
 
 BLOCK = 1024
-"""How many elements are added up in single precision by the lanes of a vector."""
+"""How many elements the lanes of a vector accumulate in single precision."""
 LANE_BLOCK = 32
-"""How many elements are added up in single precision one after the other."""
+"""How many elements are accumulated in single precision in sequence."""
 
 REDUCTIONS = {"sum": "+", "prod": "*", "max": "max", "min": "min", "any": "||", "all": "&&"}
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A loop that collects parts, and what they are parts of: total → part."""
+    """A loop with partial accumulators, and their totals: total → part."""
 
     loop: Loop
     of: dict[Accumulator, Accumulator]
 
 
 def with_parts(loop: Loop, *, extremes: bool) -> Parts:
-    """Let `loop` collect sums of single precision, and with `extremes` the largest and smallest floats, in parts."""
+    """Give `loop` partial accumulators for single-precision sums and, with `extremes`, for float maxima and minima."""
     parts = {each: _part(each) for each in loop.accumulators if _has_part(each, loop.body, extremes)}
     body = tuple(_collecting(statement, parts) for statement in loop.body)
     return Parts(
@@ -73,7 +73,7 @@ def _collecting(statement: Statement, parts: dict[Accumulator, Accumulator]) -> 
 
 
 def has_flag(accumulator: Accumulator) -> bool:
-    """Whether a vector loop needs a flag beside this: NaN wins among floats."""
+    """Whether a vector loop needs a flag for NaN, which wins over all floats."""
     return accumulator.kind in ("max", "min") and accumulator.dtype in ("f32", "f64")
 
 
@@ -91,7 +91,7 @@ def neutral(accumulator: Accumulator) -> str:
 
 
 def combined(kind: str, name: str, value: str) -> str:
-    """The statement that takes `value` into `name`."""
+    """The statement that combines `value` into `name`."""
     match kind:
         case "max" | "min":
             return f"{name} = precast::{kind}imum({name}, {value});"
@@ -101,7 +101,7 @@ def combined(kind: str, name: str, value: str) -> str:
 
 
 def combined_in_vector(accumulator: Accumulator, name: str, value: str) -> list[str]:
-    """As `combined`, in a loop that is a vector; a float's flag is set beside it."""
+    """As `combined`, for a vector loop; sets the NaN flag of a float."""
     if accumulator.kind not in ("max", "min"):
         return [combined(accumulator.kind, name, value)]
     comparison = ">" if accumulator.kind == "max" else "<"
@@ -115,13 +115,13 @@ def declaration(accumulator: Accumulator, name: str, *, is_vector: bool = False)
 
 
 def clause(accumulator: Accumulator, name: str) -> str:
-    """What OpenMP is told about an accumulator of a vector loop."""
+    """The OpenMP reduction clause of an accumulator of a vector loop."""
     flag = f" reduction(| : {flag_of(name)})" if has_flag(accumulator) else ""
     return f" reduction({REDUCTIONS[accumulator.kind]} : {name}){flag}"
 
 
 def joined(total: Accumulator, name: str, part: Accumulator, part_name: str) -> str:
-    """The statement that takes a part into its total."""
+    """The statement that combines a part into its total."""
     value = part_name
     if has_flag(part):
         value = f"{flag_of(part_name)} ? precast::not_a_number<{CPP_TYPES[part.dtype]}> : {part_name}"

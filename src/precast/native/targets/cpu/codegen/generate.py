@@ -1,6 +1,6 @@
-"""Loop programs → C++ sources. Kernels that are equal up to names are written once and called several times.
+"""Loop programs → C++ sources. Kernels that are equal up to names are generated once and called several times.
 
-The fixed part of a library: the C interface, the routines that programs call, and the headers of all units.
+Also assembles the fixed part of a library: the C interface, the routines that programs call, and the shared headers.
 """
 
 from __future__ import annotations
@@ -24,23 +24,29 @@ ROUTINE_FILES = {
         ("convolution", "convolution_backward_data", "convolution_backward_weights", "depthwise_convolution"),
         ("convolution", "direct_convolution", "own_convolutions", "product"),
     ),
+    **dict.fromkeys(
+        ("cholesky", "exchanged_rows", "geqrf", "householder_product", "lu_factor", "ormqr"),
+        ("lapack", "lapack_factors"),
+    ),
+    **dict.fromkeys(("least_squares", "lu_solve", "triangular_solve"), ("lapack", "lapack_solvers")),
+    **dict.fromkeys(("eigh", "matrix_exp", "svd"), ("lapack", "lapack_spectra")),
     "grouped_product": ("grouped_product", "matmul", "product"),
     "matmul": ("matmul", "product"),
     "quantized_product": ("product", "quantized_product"),
 }
-"""Which source files have a routine, where it is not the file of its own name."""
+"""Source files of routines that are not in the file of their own name."""
 IN_LOOPS = frozenset({"direct_convolution", "nonzero", "own_convolutions", "product", "quantized_product", "scan",
                       "search", "sort"})  # fmt: skip
-"""Files whose loops run slower when they are compiled as routines are."""
+"""Files whose loops run slower with the flags for routines."""
 NEEDS_ONEDNN = frozenset({"convolution", "matmul"})
 """Files that call oneDNN."""
 IN_EVERY_LIBRARY = ("support", "state")
-"""Compiled as one unit: the standard headers of both take half of their time."""
+"""Compiled as one unit: parsing the standard headers takes half of the time of each."""
 _HERE = Path(__file__).parents[1]
 
 
 def routine_sources(routines: Iterable[str]) -> Sources:
-    """What every library has, and these routines. Which program it is for does not matter."""
+    """The sources common to all libraries, and those of these routines; they do not depend on the program."""
     files = sorted({file for routine in routines for file in ROUTINE_FILES.get(routine, (routine,))})
     return Sources((_unit(*IN_EVERY_LIBRARY), *map(_unit, files)), _headers())
 
@@ -58,14 +64,14 @@ def _headers() -> tuple[Unit, ...]:
 
 
 def public_header() -> Path:
-    """Where ``precast.h`` is: inside an installed package, or at the root of a checkout."""
+    """The folder of ``precast.h``: inside an installed package, or at the root of a checkout."""
     package = _HERE.parents[2]
     candidates = [package / "include" / "precast.h", package.parent.parent / "include" / "precast.h"]
     return next(path for path in candidates if path.exists())
 
 
 KERNELS_A_UNIT = 12
-"""How many kernels share a source file: few enough to build in parallel, many enough to read the headers once."""
+"""Kernels per source file: few enough to build in parallel, many enough to amortize the headers."""
 LONGEST_NAME = 60
 
 
@@ -79,8 +85,8 @@ def generate(
 ) -> Sources:
     """Write the C++ of a library with these entries.
 
-    `storages` says where the state is among stored weights: without it, whoever opens the model passes all of it.
-    `embedded` is data that is linked in. `profile` asks for a timer around every step.
+    `storages` locates the state in stored weights: without it, the opener of the model passes all of the state.
+    `embedded` is data that is linked in. `profile` adds a timer around every step.
     """
     names = [entry.name for entry in entries]
     assert len(set(names)) == len(names), f"two entries have one name: {names}"
@@ -94,7 +100,7 @@ def generate(
 
 
 def listing(entries: Sequence[Entry]) -> dict[Step, str]:
-    """The code of each step, for people: the function of a kernel, and how host code calls it or a library."""
+    """The code of each step, for display: a kernel's function, and the host code that calls it or a library routine."""
     functions: dict[str, KernelFunction] = {}
     namer, found = Namer(), dict[Step, str]()
     for entry in entries:
@@ -105,7 +111,7 @@ def listing(entries: Sequence[Entry]) -> dict[Step, str]:
 
 
 def kernel_sources(sources: Sources) -> Sources:
-    """The kernels alone."""
+    """The units that hold kernels."""
     return Sources(tuple(unit for unit in sources.units if unit.effort == "loops"), sources.headers)
 
 

@@ -1,8 +1,8 @@
-"""Kernels that run as one: a function over a table of their tensors and sizes.
+"""Horizontally fused kernels: a function over a table of their tensors and sizes.
 
-The iterations of all of them, put one after the other, are cut into as many equal parts as there are threads. A thread
-runs what falls to it of each: a piece of a large tensor, or a hundred small ones. Reductions are cut into parts that do
-not depend on the threads, which take turns with them; then the parts of each are put together in order.
+The iterations of all members are concatenated and split evenly between the threads. A thread runs its share of each
+member: a piece of a large tensor, or a hundred small ones. Reductions are split into parts independent of the number
+of threads; the partial results of each are then combined in order.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def write_group(pattern: Kernel, name: str) -> KernelFunction:
 
 
 def row_type(name: str) -> str:
-    """The type of a row of the table that a group's function takes."""
+    """The type of a row of a group's table."""
     return f"{name}_tensors"
 
 
 def _shared_loop(signature: Signature, loop: Loop, name: str) -> tuple[list[str], list[str]]:
-    """A function for a part of one loop, and what runs it for the parts of each thread."""
+    """A function for a part of one loop, and the code that runs it for each thread's parts."""
     end = _end_of(loop)
     member = [
         f"static void {name}_part({_parameters(signature, end, 'const int64_t start', 'const int64_t stop')}) {{",
@@ -65,7 +65,7 @@ def _shared_loop(signature: Signature, loop: Loop, name: str) -> tuple[list[str]
 def _shared_reduction(
     signature: Signature, loop: Loop, rest: Sequence[Statement], name: str
 ) -> tuple[list[str], list[str]]:
-    """Functions for a part of one reduction and for what follows it, and what runs them."""
+    """Functions for a part of one reduction and for what follows it, and the code that runs them."""
     end, writer, totals = _end_of(loop), KernelWriter(signature), f"{name}_totals"
     declared = writer.declare(loop.accumulators)
     names = [writer.accumulators[each] for each in loop.accumulators]
@@ -108,7 +108,7 @@ def _shared_reduction(
 
 
 def _end_of(loop: Loop) -> str:
-    """What the size is called at which the loop ends."""
+    """The name of the size at which the loop ends."""
     (variable,) = loop.variables
     return identifier(str(variable.extent))
 
@@ -129,7 +129,7 @@ def _total(end: str) -> list[str]:
 
 
 def _single_numbers(signature: Signature, pattern: Kernel, name: str) -> tuple[list[str], list[str]]:
-    """A function for one row, and what runs it for each: too little work for several threads."""
+    """A function for one row, and the code that runs it for each: there is too little work for several threads."""
     member = [
         f"static void {name}_row({', '.join(signature.parameters)}) {{",
         *indented(KernelWriter(signature).top_level(pattern.body)),
@@ -144,6 +144,6 @@ def _single_numbers(signature: Signature, pattern: Kernel, name: str) -> tuple[l
 
 
 def _arguments(signature: Signature, end: str | None, *others: str) -> str:
-    """What a row of the table holds, but for the end of its loop, and what else the function takes."""
+    """The fields of a table row, except the end of its loop, and the function's other arguments."""
     held = [*signature.pointers.values(), *map(identifier, signature.sizes)]
     return ", ".join([*(f"each.{name}" for name in held if name != end), *others])

@@ -1,6 +1,6 @@
 """Host code: the function that runs an entry's steps in order, and the tables that describe it.
 
-Timers around the steps of host code, for a program that was asked for its profile.
+With ``profile``, each step has a timer.
 
 Before::
 
@@ -16,6 +16,7 @@ After::
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import dedent
@@ -61,12 +62,12 @@ def timed_step(prefix: str, number: int, lines: Sequence[str]) -> list[str]:
 
 
 def times_of(prefix: str, steps: int) -> list[str]:
-    """Where the times of an entry are kept."""
+    """The variables that hold an entry's times."""
     return [f"static precast::step_time {prefix}_times[{max(1, steps)}];"]
 
 
 def times_function(entries: Sequence[Entry]) -> list[str]:
-    """How they are read from outside."""
+    """The function that exports them."""
     tables = ", ".join(f"{identifier(entry.name)}_times" for entry in entries)
     return [
         "const precast::step_time* precast_step_times(size_t entry) {",
@@ -78,14 +79,14 @@ def times_function(entries: Sequence[Entry]) -> list[str]:
 
 
 FINISHING = frozenset({"matmul", "convolution", "depthwise_convolution", "quantized_product"})
-"""Routines that take an epilogue."""
+"""Routines with an epilogue."""
 WRAPPING = frozenset({"depthwise_convolution"})
-"""Routines that take a prologue too."""
+"""Routines with a prologue too."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel's function and the arguments of this call; `starts` are elements that are before what it is given."""
+    """A kernel's function and the arguments of this call; `starts` are the element offsets of rebased tensors."""
 
     function: KernelFunction
     buffers: tuple[Buffer, ...]
@@ -95,7 +96,7 @@ class Call:
 
 @dataclass(frozen=True)
 class GroupCall:
-    """A group's function, and the buffers and sizes of each of its members."""
+    """A group's function, and the buffers and sizes of each member."""
 
     function: KernelFunction
     rows: tuple[tuple[tuple[Buffer, ...], tuple[Index, ...]], ...]
@@ -103,7 +104,7 @@ class GroupCall:
 
 @dataclass(frozen=True)
 class Embedded:
-    """Data linked into the library: where the weights are is for the linker to say."""
+    """Data linked into the library: the linker decides where the weights are."""
 
     weights_symbol: str
     weights_size: int
@@ -118,7 +119,7 @@ def write_host(
     embedded: Embedded | None,
     profile: bool = False,
 ) -> str:
-    """The unit that ties everything together: declarations of kernels, one function an entry, the tables."""
+    """The main unit: declarations of kernels, one function per entry, the tables."""
     state = state_buffers(entries)
     places = {name: number for number, name in enumerate(state)}
     updated = {name for entry in entries for name in entry.updated_state}
@@ -137,7 +138,7 @@ def write_host(
 
 
 def write_steps(entry: Entry, kernels: dict[Step, Call | GroupCall]) -> dict[Step, str]:
-    """What host code has for each step of an entry, at any depth."""
+    """The host code of each step of an entry, at any depth."""
     places = {name: number for number, name in enumerate(state_buffers([entry]))}
     writer = _EntryWriter(0, entry, kernels, places, entry.updated_state, profile=False)
     writer.lines()
@@ -247,7 +248,7 @@ class _EntryWriter:
         return [f"    if (*{self.pointers[step.choice]}) {{", *chosen, "    } else {", *otherwise, "    }"]
 
     def _repeat_step(self, step: Repeat) -> list[str]:
-        """Carried values alternate between the outputs and the spares."""
+        """A loop with double-buffered carried values: they alternate between the outputs and the spares."""
         turn, flag = self.namer.fresh("turn"), self.namer.fresh("goes_on")
         first, values, now, following = [], [], [], []
         for source, target, spare in zip(step.inputs[: step.carried], step.outputs, step.spares, strict=False):
@@ -293,7 +294,7 @@ class _EntryWriter:
     def _part(
         self, part: Part, inputs: list[str], outputs: list[str], scratch: Buffer | None, constants: list[bool]
     ) -> list[str]:
-        """The steps of a part, over what its inputs and outputs are called outside."""
+        """The steps of a part, with its inputs and outputs bound to the outer names."""
         assert part.plan is not None, f"the memory of {part.program.name} was not planned"
         program, around = part.program, (self.pointers, self.constants)
         arena = "" if scratch is None else f"reinterpret_cast<char*>({self.pointers[scratch]})"
@@ -309,7 +310,7 @@ class _EntryWriter:
         return lines
 
     def _size_lines(self, source: SizeSource, pointer: str) -> list[str]:
-        """A size that depends on data: what buffers have no room for is refused."""
+        """Read a data-dependent size; one above its bound is an error."""
         assert source.bound is not None, f"nothing bounds {source.symbol}"
         name = identifier(source.symbol)
         message = text_literal(f"a size that depends on data is %lld, but at most {source.bound} was expected")
@@ -344,11 +345,17 @@ class _EntryWriter:
 
     def _check(self, step: Check) -> list[str]:
         status = {"index": "PRECAST_INDEX_OUT_OF_RANGE", "value": "PRECAST_FAILED"}[step.error]
-        message = text_literal(step.message.replace("%", "%%"))
-        return [f"    if (*{self.pointers[step.failed]}) return precast::fail({status}, {message});"]
+        message, arguments = step.message.replace("%", "%%"), ""
+        if step.shown is not None:
+            pointer = self.pointers[step.shown]
+            numbers = re.findall(r"{(\d+)}", message)
+            arguments = "".join(f", static_cast<long long>({pointer}[{number}])" for number in numbers)
+            message = re.sub(r"{\d+}", "%lld", message)
+        failure = f"precast::fail({status}, {text_literal(message)}{arguments})"
+        return [f"    if (*{self.pointers[step.failed]}) return {failure};"]
 
     def _library_call(self, step: LibraryCall) -> list[str]:
-        """Operands by address, layout and type, then whole numbers, then what is done to each result."""
+        """Operands as address, layout and type, then integers, then the epilogue."""
         lines = [f"    {{  // {', '.join(step.origins)}"]
         for kind, views in (("inputs", step.inputs), ("outputs", step.outputs)):
             lines.append(f"        const precast::strided {kind}[] = {{")
@@ -405,7 +412,7 @@ def _size_text(source: SizeSource, lower: int, upper: int | None) -> str:
 
 
 def _state_table(state: Mapping[str, Buffer], updated: set[str], storages: Mapping[str, Storage]) -> list[str]:
-    """What the model's named tensors are, and, where that is known, in which stored weights they are."""
+    """The model's named tensors and, if known, where they are in stored weights."""
     lines, rows = list[str](), list[str]()
     for number, (name, buffer) in enumerate(state.items()):
         storage = storages.get(name)

@@ -1,9 +1,9 @@
 """One kernel as a C++ function.
 
-Loops are printed as they stand: the outermost in parallel where the work pays for it, the innermost as vectors. A sum
-over everything is cut into a fixed number of parts, so that it does not depend on how many threads there are. Where
-memory runs along the outer loop and not along the inner one (the sum of a matrix's columns), the outer loop is the
-vector: a block of `LANES` columns is carried through the inner loop together.
+Loops are printed in the order of the IR: the outermost is parallel where the work pays for it, the innermost is
+vectorized. A full reduction is split into a fixed number of parts, so that it does not depend on the number of threads.
+Where memory is contiguous along the outer loop and not along the inner one (column sums of a matrix), the outer loop is
+vectorized: a block of `LANES` columns is carried through the inner loop together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from precast.native.loops.program import (
     variables_of,
     written_by,
 )
-from precast.native.loops.scalars import Accumulator, Load, walk
+from precast.native.loops.scalars import Accumulator, Apply, Load, Scalar, walk
 from precast.native.targets.cpu.codegen.accumulators import (
     BLOCK,
     LANE_BLOCK,
@@ -52,12 +52,12 @@ from precast.native.targets.cpu.codegen.types import (
 )
 
 PARTS = 64
-"""How many pieces a sum over everything is cut into."""
+"""The number of parts of a full reduction."""
 
 SHORT = 8
 """A loop of up to this many iterations fills no vector."""
 LANES = 256
-"""How many iterations of an outer loop are carried through an inner loop together, at most."""
+"""At most this many iterations of an outer loop are carried through an inner loop together."""
 FEWEST_LANES = 64
 
 
@@ -71,7 +71,7 @@ class KernelFunction:
 
 
 class Signature:
-    """A kernel's parameters with their names and types in C++; `taken` are names that stand for something else."""
+    """A kernel's parameters with their names and types in C++; `taken` are names used otherwise."""
 
     def __init__(self, kernel: Kernel, taken: Iterable[str] = ()):
         self.buffers, self.sizes = kernel_parameters(kernel)
@@ -131,7 +131,7 @@ class KernelWriter:
         return lines
 
     def straight(self, group: Sequence[Statement]) -> list[str]:
-        """Stores and accumulations of one body, sharing their subexpressions."""
+        """Stores and accumulations of one body, with common subexpressions shared."""
         statements = [statement for statement in group if not isinstance(statement, Loop)]
         taken = set(self.namer.taken)
         roots = [value for statement in statements for value in statement_values(statement)]
@@ -189,7 +189,7 @@ class KernelWriter:
         return lines + inner
 
     def tiled(self, loop: Loop, directions: Crossing, *, is_outermost: bool) -> list[str]:
-        """A nest in tiles of two of its variables: memory is read along the one and written along the other."""
+        """A tiled nest: memory is contiguous along one of two variables for reads, and along the other for writes."""
         outer = [each for each in loop.variables if each not in (directions.across, directions.last)]
         blocks = {each: self.namer.fresh(f"{each.name}_block") for each in (directions.across, directions.last)}
         tiles = Tiles(directions, blocks, self.pointers)
@@ -215,7 +215,7 @@ class KernelWriter:
         return lines + inner
 
     def reduction(self, loop: Loop, bounds: tuple[str, str] | None = None) -> list[str]:
-        """An innermost loop that reduces into totals declared before; `bounds` are those of its first variable."""
+        """An innermost loop that reduces into totals declared before it; `bounds` are those of its first variable."""
         *outer, last = loop.variables
         inner = self.vector_reduction(loop, last, bounds if not outer else None)
         for position, variable in reversed(list(enumerate(outer))):
@@ -224,7 +224,7 @@ class KernelWriter:
         return inner
 
     def vector_reduction(self, loop: Loop, variable: Variable, bounds: tuple[str, str] | None) -> list[str]:
-        """The last variable of a reduction as a vector, in blocks where that keeps digits."""
+        """The last variable of a reduction, vectorized, in blocks where that keeps precision."""
         if not _is_free(loop, variable):
             return [_header(variable, bounds), *indented(self.body(loop.body)), "}"]
         parts = with_parts(loop, extremes=True)
@@ -252,7 +252,7 @@ class KernelWriter:
         return [header, *indented([end, *lines]), "}"]
 
     def lane_loop(self, loop: Loop, *, is_outermost: bool) -> list[str]:
-        """The last variable in blocks, each block carried through the body as one vector."""
+        """The last variable in blocks, each carried through the body as one vector."""
         *outer, variable = loop.variables
         block, lane, count_name = (self.namer.fresh(f"{variable.name}_{part}") for part in ("block", "lane", "lanes"))
         lanes = _Lanes(variable, block, lane, count_name, _lane_count(variable.extent))
@@ -266,7 +266,7 @@ class KernelWriter:
         if not is_outermost or not may_be_large(loop):
             return inner
         collapse = f" collapse({len(headers)})" if len(headers) > 1 else ""
-        # The count depends on the block, so it is not part of the loops that are joined.
+        # The count depends on the block, so this loop cannot be collapsed with the others.
         return [f"#pragma omp parallel for{collapse}{condition(loop)}", *inner]
 
     def lane_body(self, body: tuple[Statement, ...], lanes: _Lanes) -> list[str]:
@@ -285,7 +285,7 @@ class KernelWriter:
         return lines
 
     def lane_reduction(self, loop: Loop, lanes: _Lanes) -> list[str]:
-        """The last variable of a loop that is carried as lanes, in blocks where that keeps digits."""
+        """The last variable of a loop carried as lanes, in blocks where that keeps precision."""
         variable = loop.variables[-1]
         parts = with_parts(loop, extremes=False)
         if not parts.of:
@@ -319,7 +319,7 @@ class KernelWriter:
         return lines
 
     def split_reduction(self, loop: Loop) -> list[str]:
-        """A reduction over everything: in parts, whose results are then combined in order."""
+        """A full reduction: in parts, whose results are then combined in order."""
         if not may_be_large(loop):
             return self.loop(loop, is_outermost=False)
         totals = self.declare(loop.accumulators)
@@ -338,12 +338,12 @@ class KernelWriter:
         return [*lines, f"for (int64_t {part} = 0; {part} < {PARTS}; ++{part}) {{", *indented(results), "}"]
 
     def part(self, loop: Loop, bounds: tuple[str, str]) -> list[str]:
-        """A plain loop over one variable from and up to somewhere."""
+        """A plain loop over one variable with these bounds."""
         (variable,) = loop.variables
         return [_as_vector(loop), _header(variable, bounds), *indented(self.body(loop.body)), "}"]
 
     def nest(self, loop: Loop, bounds: tuple[str, str]) -> list[str]:
-        """Loops one inside the other around a body with loops of its own; `bounds` are those of the first."""
+        """Nested loops around a body that contains loops; `bounds` are those of the first."""
         inner = self.body(loop.body)
         for position, variable in reversed(list(enumerate(loop.variables))):
             inner = [_header(variable, bounds if position == 0 else None), *indented(inner), "}"]
@@ -352,7 +352,7 @@ class KernelWriter:
 
 @dataclass(frozen=True)
 class _Lanes:
-    """A loop variable that runs as a vector across inner loops; names of its block, lane and count; how many fit."""
+    """A loop variable vectorized across inner loops; the names of its block, lane and count; the block size."""
 
     variable: Variable
     block: str
@@ -366,7 +366,7 @@ class _Lanes:
 
 
 def _runs_along_outer(loop: Loop) -> bool:
-    """Whether inner loops are short, or most of what they touch is side by side along this loop's last variable."""
+    """Whether inner loops are short, or most of their accesses are contiguous along this loop's last variable."""
     if not loop.variables or not _is_free(loop, loop.variables[-1]) or not _has_inner_loop(loop):
         return False
     if _has_short_loops(loop):
@@ -378,7 +378,7 @@ def _runs_along_outer(loop: Loop) -> bool:
             offsets += [store.buffer.offset(store.indices) for store in stores_of(inner.body)]
             for offset in offsets:
                 strides = [coefficient_of(offset, each) for each in inner.variables]
-                # What does not change along the inner loop costs nothing there.
+                # What is invariant in the inner loop costs nothing there.
                 if any(stride != constant(0) for stride in strides):
                     score += coefficient_of(offset, loop.variables[-1]) == constant(1)
                     score -= strides[-1] == constant(1)
@@ -386,7 +386,7 @@ def _runs_along_outer(loop: Loop) -> bool:
 
 
 def _lane_count(extent: Index) -> int:
-    """Few enough for some blocks, since those run in parallel."""
+    """Few enough lanes for several blocks, since blocks run in parallel."""
     if extent.constant is None:
         return LANES // 2
     quarter = -(-extent.constant // 64) * 16
@@ -394,7 +394,7 @@ def _lane_count(extent: Index) -> int:
 
 
 def _has_short_loops(loop: Loop) -> bool:
-    """Whether no inner loop is long enough for a vector, but this one is, and writes elements side by side."""
+    """Whether no inner loop is long enough for a vector, but this one is, and writes contiguously."""
     last = loop.variables[-1]
     inner = [each for each in statements_of(loop.body) if isinstance(each, Loop) and each.variables]
     is_short = all(_is_at_most(each.variables[-1].extent, SHORT) for each in inner)
@@ -428,12 +428,12 @@ def _grouped(body: tuple[Statement, ...]) -> list[list[Statement]]:
 
 
 def _scoped(lines: list[str], *, is_alone: bool) -> list[str]:
-    """Names of one run of statements do not meet those of the next."""
+    """Braces around a run of statements, so that its names do not clash with those of the next."""
     return lines if is_alone or not any(line.startswith("const ") for line in lines) else ["{", *indented(lines), "}"]
 
 
 def _pragmas(loop: Loop, *, is_outermost: bool, is_innermost: bool) -> dict[int, str]:
-    """Which of the loop's variables run in parallel and which as vectors."""
+    """The pragmas that make variables of the loop parallel or vectorized, by their position."""
     if not loop.variables:
         return {}
     last = len(loop.variables) - 1
@@ -450,24 +450,33 @@ def _pragmas(loop: Loop, *, is_outermost: bool, is_innermost: bool) -> dict[int,
 
 
 _UNROLLED = 64
-"""Loops of so many iterations at the most are unrolled whole, once they are vectors."""
+"""Vectorized loops of at most this many iterations are fully unrolled."""
 
 
 def _as_vector(loop: Loop) -> str:
-    """How the last variable is made a vector.
+    """The pragma that vectorizes the last variable.
 
-    A loop that is unrolled whole reads under masks that are known beforehand. Where many pointers are in use, GCC 12
-    then reads other elements; it finds by itself that such a loop can be a vector.
+    A fully unrolled loop reads under constant masks. GCC 12 then reads wrong elements, if many pointers are in use or
+    elements are far apart; without the pragma, it vectorizes such a loop correctly.
     """
     extent = loop.variables[-1].extent.constant
-    loads = (each for store in stores_of(loop.body) for each in walk(store.value) if isinstance(each, Load))
     is_unrolled = extent is not None and extent <= _UNROLLED
-    has_masks = is_unrolled and any(load.guard is not None for load in loads)
+    has_masks = is_unrolled and any(map(_reads_under_mask, walk(*(store.value for store in stores_of(loop.body)))))
     return "#pragma GCC unroll 1" if has_masks else "#pragma omp simd"
 
 
+def _reads_under_mask(value: Scalar) -> bool:
+    """Whether a read is conditional: the compiler turns both forms into masked loads."""
+    match value:
+        case Load(guard=guard):
+            return guard is not None
+        case Apply("where", (_, *arms)):
+            return any(isinstance(each, Load) for arm in arms for each in walk(arm))
+    return False
+
+
 def _is_free(loop: Loop, variable: Variable) -> bool:
-    """Whether two values of `variable` never write one element: each store has it as a subscript, or is plain."""
+    """Whether different values of `variable` write different elements: every store is indexed by it, or is plain."""
     return all(store.is_plain or atom(variable) in store.indices for store in stores_of(loop.body))
 
 

@@ -1,4 +1,4 @@
-"""Scalars as C++ expressions; equal ones once, those with a name or several readers as local constants.
+"""Scalars as C++ expressions: each distinct one once; those with a name or several readers as local constants.
 
 Before: ``gelu = mul(add(mm[i0, i1], b[i1]), …)``
 After::
@@ -38,17 +38,17 @@ _FUNCTIONS = {
     "atan2": "std::atan2", "copysign": "std::copysign", "hypot": "std::hypot", "nextafter": "std::nextafter",
     "bitwise_left_shift": "precast::left_shift", "bitwise_right_shift": "precast::right_shift",
 }  # fmt: skip
-# C++ computes with small integers as int: the result must be brought back.
+# C++ promotes small integers to int: the result must be converted back.
 _PROMOTED = frozenset({"i16", "i8", "u8", "bool"})
 
 
 class Expressions:
-    """Writes scalars of one kernel; remembers, scope by scope, what is already a local constant."""
+    """Writes the scalars of one kernel; keeps track, by scope, of existing local constants."""
 
     def __init__(self, namer: Namer, pointers: dict[Buffer, str], accumulators: dict[Accumulator, str]):
         self.namer, self.pointers, self.accumulators = namer, pointers, accumulators
         self.tiles: dict[tuple[Buffer, Index], str] = {}
-        """What was read before into local memory, by buffer and place."""
+        """Elements already copied to local memory, by buffer and place."""
 
     def write(self, roots: Sequence[Scalar]) -> tuple[list[str], list[str]]:
         """Declarations of local constants, and the text of each root, for one loop body."""
@@ -69,7 +69,7 @@ class Expressions:
         return lines, [_unwrapped(texts[numbers[id(root)]]) for root in roots]
 
     def _number(self, roots: Sequence[Scalar]) -> tuple[dict[int, int], Counter[int], dict[int, str]]:
-        """Give equal scalars equal numbers; count how often each number is read; collect names."""
+        """Value numbering: equal scalars get equal numbers; counts the readers of each number, and collects names."""
         numbers: dict[int, int] = {}
         known: dict[object, int] = {}
         readers: Counter[int] = Counter()
@@ -127,7 +127,7 @@ def _place(index: Index, text_of: Callable[[Scalar], str]) -> str:
 
 
 def subscript_text(subscript: Computed, text: str) -> str:
-    """A computed subscript. What was a bool must not look like one: GCC 12 gathers at -1 where it should at 1."""
+    """A computed subscript. A former bool is widened explicitly: GCC 12 gathers at -1 instead of 1 otherwise."""
     from_bool = any(isinstance(each, Cast) and each.value.dtype == "bool" for each in walk(subscript.value))
     return f"precast::opaque({_unwrapped(text)})" if from_bool else text
 
@@ -136,7 +136,7 @@ def _operation_text(operation: str, operands: list[str], dtype: str) -> str:
     if operation in _INFIX:
         text = f"({operands[0]} {_INFIX[operation]} {operands[1]})"
     elif operation == "neg":
-        # Two signs without a space between them would decrement.
+        # Two minus signs without a space would be a decrement.
         text = f"(- {operands[0]})" if operands[0].startswith("-") else f"(-{operands[0]})"
     elif operation == "logical_not":
         return f"(!{operands[0]})"
@@ -166,5 +166,5 @@ def _key(value: Scalar, operands: tuple[int, ...], number_of: Callable[[Scalar],
 
 
 def _unwrapped(text: str) -> str:
-    """Without one pair of brackets around the whole."""
+    """The text without one pair of brackets around the whole."""
     return text[1:-1] if text.startswith("(") and closes_at_end(text, 0) else text

@@ -1,7 +1,7 @@
-"""What follows from a call's sizes, as C++ functions: which condition is broken, how tensors are laid out, the arena.
+"""C++ functions of a call's sizes: the first condition that fails, the layouts of tensors, the size of the arena.
 
-Each number is computed exactly, or the call is refused: every other size, stride and offset that the program computes
-from sizes when it runs, without looking, has been computed here before.
+Every number is computed exactly, or the call is rejected: all other sizes, strides and offsets that the program
+computes from sizes at run time, without overflow checks, have been computed here before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EXACT = "precast::exact"
 
 
 def size_functions(prefix: str, entry: Entry) -> list[str]:
-    """The functions that the table of entries names."""
+    """The functions in the table of entries."""
     return [*_broken_condition(prefix, entry), *_layouts(prefix, entry), *_arena_size(prefix, entry)]
 
 
@@ -66,15 +66,15 @@ def _layouts(prefix: str, entry: Entry) -> list[str]:
         assert source.bound is not None, f"nothing bounds {source.symbol}"
         bounds[source.symbol] = upper_bound(source.bound, bounds)
     inputs, outputs = (list(map(entry.outside, buffers)) for buffers in (program.inputs, program.outputs))
-    roomy = [_roomy(buffer, bounds) for buffer in outputs]
+    roomy = [_at_bounds(buffer, bounds) for buffer in outputs]
     first = _layout_function(f"{prefix}_layouts", [*inputs, *roomy], program.sizes)
     if not found:
         return first
     return [*first, *_layout_function(f"{prefix}_found_layouts", outputs, (*program.sizes, *found))]
 
 
-def _roomy(buffer: Buffer, bounds: Bounds) -> Buffer:
-    """A buffer that has room for all that this one can hold; the same where its sizes do not depend on data."""
+def _at_bounds(buffer: Buffer, bounds: Bounds) -> Buffer:
+    """The buffer allocated for this one's largest size; the same unless its sizes are data-dependent."""
     shape = tuple(upper_bound(size, bounds) for size in buffer.shape)
     return buffer if shape == buffer.shape else Buffer(buffer.name, buffer.dtype, shape, contiguous_strides(shape))
 
@@ -105,7 +105,7 @@ def _opening(sizes: Sequence[SizeSource]) -> list[str]:
 
 
 def _is_given(size: Index) -> bool:
-    """Whether nothing is to be computed."""
+    """Whether it needs no computation."""
     return size.constant is not None or _text(size).isidentifier()
 
 
@@ -120,9 +120,9 @@ def _text(size: Index) -> str:
 
 
 def computed_numbers(program: LoopProgram, bounds: Bounds) -> Iterator[Index]:
-    """All that a running program computes from sizes alone, outside of its kernels, and how long its loops are.
+    """Everything that a running program computes from sizes alone, outside of its kernels, and its loops' lengths.
 
-    Of what depends on data, the most that it can be: what the program computes is no larger.
+    Data-dependent sizes are replaced by their upper bounds: what the program computes is no larger.
     """
     for buffer in program.temporaries:
         yield from (upper_bound(each, bounds) for each in (*buffer.shape, *buffer.strides))
@@ -144,7 +144,7 @@ def _numbers_of(step: Step) -> Iterator[Index]:
         case LibraryCall():
             yield from step.numbers
             for view in (*step.inputs, *step.outputs):
-                # Routines make copies of operands, whose elements have 16 bytes at most.
+                # Routines copy operands, whose elements have 16 bytes at most.
                 yield from (*view.shape, *view.strides, view.offset, product(view.shape) * 16)
         case FallbackStep():
             for buffer in (*step.inputs, *step.outputs):
@@ -162,5 +162,5 @@ def _iterations(body: Iterable[Statement]) -> Iterator[Index]:
 
 
 def _varies(number: Index) -> bool:
-    """Whether it depends on more than sizes."""
+    """Whether it depends on anything except sizes."""
     return any(isinstance(each, Variable | Computed) for each in atoms(number))

@@ -1,4 +1,4 @@
-"""Loops that read along one direction of memory and write along another.
+"""Tiling: loops whose reads are contiguous along one variable and whose writes are along another.
 
 Before::
 
@@ -9,10 +9,10 @@ After, for tiles of both loops::
     turn(&x[j_block * 1024 + i_block], 1024, …, x_tile)
     for i: for j: result[i * 64 + j] = exp(x_tile[(i - i_block) * TILE + j - j_block])
 
-Reading what is far apart fills no vector; a tile is read along memory, turned in registers, and computed from along
-the other direction.
+Strided reads fill no vector; a tile is read contiguously, transposed in registers, and then read along the other
+variable.
 
-How much there is to do in a loop, and whether that pays for several threads.
+Also estimates the work of a loop, and whether it pays for several threads.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from precast.native.loops.scalars import LIGHT, Apply, Load, Scalar, walk
 from precast.native.targets.cpu.codegen.types import MEMORY_TYPES, Namer, index_text
 
 TILE = 32
-"""How many iterations of either loop run together."""
+"""The number of iterations of either loop in a tile."""
 SHORTEST = 16
-"""A loop with fewer iterations is no direction to write along."""
+"""A loop with fewer iterations is not tiled."""
 _NEAR = (constant(0), constant(1), None)
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Two loops of a plain nest: what is written runs along `last`, some of what is read along `across`."""
+    """Two loops of a plain nest: writes are contiguous along `last`, some reads along `across`."""
 
     across: Variable
     last: Variable
 
 
 def crossing(loop: Loop) -> Crossing | None:
-    """The two directions of a plain nest, if both are long."""
+    """The two variables of a plain nest to tile, if both loops are long."""
     if len(loop.variables) < 2 or loop.accumulators or any(isinstance(each, Loop) for each in statements_of(loop.body)):
         return None
     stores = stores_of(loop.body)
@@ -68,8 +68,8 @@ def crossing(loop: Loop) -> Crossing | None:
     return None
 
 
-def turned_loads(loop: Loop, directions: Crossing) -> list[tuple[Buffer, Index]]:
-    """What is read along `across` wherever the loops go, by buffer and place."""
+def transposed_loads(loop: Loop, directions: Crossing) -> list[tuple[Buffer, Index]]:
+    """The unconditional reads that are contiguous along `across`, by buffer and place."""
     written = {store.buffer for store in stores_of(loop.body)}
     turned: dict[tuple[Buffer, Index], None] = {}
     for load in loads_of(loop.body):
@@ -83,20 +83,20 @@ def turned_loads(loop: Loop, directions: Crossing) -> list[tuple[Buffer, Index]]
 
 @dataclass(frozen=True)
 class Tiles:
-    """Writes the inside of a tile; `blocks` names where each loop's tile starts."""
+    """Writes the inside of a tile; `blocks` names the start of each loop's tile."""
 
     directions: Crossing
     blocks: dict[Variable, str]
     pointers: dict[Buffer, str]
 
     def read(self, loop: Loop, namer: Namer) -> tuple[list[str], dict[tuple[Buffer, Index], str]]:
-        """Lines that turn what is along `across` into local arrays, and where each element is then."""
+        """Lines that transpose contiguous reads along `across` into local arrays, and the new place of each element."""
         lines: list[str] = []
         elements: dict[tuple[Buffer, Index], str] = {}
         across, last = (
             f"({each.name} - {self.blocks[each]})" for each in (self.directions.across, self.directions.last)
         )
-        for buffer, offset in turned_loads(loop, self.directions):
+        for buffer, offset in transposed_loads(loop, self.directions):
             tile = namer.fresh(f"{self.pointers[buffer]}_tile")
             elements[buffer, offset] = f"{tile}[{across} * {TILE} + {last}]"
             lines.append(f"alignas(64) {MEMORY_TYPES[buffer.dtype]} {tile}[{TILE * TILE}];")
@@ -104,13 +104,13 @@ class Tiles:
         return lines, elements
 
     def copy(self, loop: Loop) -> list[str] | None:
-        """A nest that only moves elements, and needs no memory between; None for any other."""
+        """The code for a nest that only copies, without local arrays; None for any other."""
         match loop.body:
             case (Store(value=Load() as load) as store,) if store.guard is None and load.dtype == store.buffer.dtype:
                 source = (load.buffer, load.buffer.offset(load.indices))
                 offset = store.buffer.offset(store.indices)
                 to_step = coefficient_of(offset, self.directions.across)
-                if source in turned_loads(loop, self.directions) and to_step is not None:
+                if source in transposed_loads(loop, self.directions) and to_step is not None:
                     return self._turn(*source, f"&{self.pointers[store.buffer]}[{index_text(offset)}]", to_step)
         return None
 
@@ -119,20 +119,20 @@ class Tiles:
         starts = ", ".join(f"{each.name} = {self.blocks[each]}" for each in loops)
         counts = ", ".join(f"std::min<int64_t>({TILE}, {index_text(each.extent)} - {each.name})" for each in loops)
         step = coefficient_of(offset, self.directions.last)
-        assert step is not None, "what is turned is linear in both loops"
+        assert step is not None, "what is transposed is linear in both loops"
         source = f"&{self.pointers[buffer]}[{index_text(offset)}], {index_text(step)}"
         call = f"precast::turn({source}, {counts}, {to}, {index_text(to_step)});"
         return [f"const int64_t {starts};", call]
 
 
 PARALLEL_WORK = 32768
-"""Loops of less work than this, in operations, run in one thread: starting the others costs more."""
+"""Loops of less work than this, in operations, run in one thread: starting others would cost more."""
 _HEAVY_OPERATION = 16
 _LIBRARY_VECTORS = frozenset({
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erfc", "hypot", "log10", "log2", "pow",
     "sin", "sinh", "tan",
 })  # fmt: skip
-"""What the C library computes in vectors, and may give another last place one by one; see `precast_math.h`."""
+"""Vectorized by the C math library, whose scalar versions may differ in the last digit; see `precast_math.h`."""
 
 
 def may_be_large(loop: Loop) -> bool:
@@ -141,18 +141,18 @@ def may_be_large(loop: Loop) -> bool:
 
 
 def condition(loop: Loop) -> str:
-    """OpenMP's condition on running in parallel, where it depends on sizes."""
+    """OpenMP's condition for running in parallel, where it depends on sizes."""
     work = _work(loop)
     return "" if work.constant is not None else f" if ({index_text(work)} >= {PARALLEL_WORK})"
 
 
 def _work(loop: Loop) -> Index:
-    """Operations in all iterations, roughly."""
+    """An estimate of the operations in all iterations."""
     return product(variable.extent for variable in loop.variables) * work_of(loop.body)
 
 
 def work_of(body: tuple[Statement, ...]) -> Index:
-    """Operations of statements that run once, roughly."""
+    """An estimate of the operations of statements that run once."""
     total = constant(0)
     for statement in body:
         values = () if isinstance(statement, Loop) else statement_values(statement)
@@ -166,7 +166,7 @@ def _value_work(value: Scalar) -> int:
 
 
 def schedule(loop: Loop) -> str:
-    """The clause by which threads share a loop: in whole vectors, where the rest would be computed otherwise."""
+    """The clause that distributes a loop to threads in whole vectors, where scalar code would compute other digits."""
     values = walk(*values_of((loop,)))
     is_library = any(isinstance(value, Apply) and value.operation in _LIBRARY_VECTORS for value in values)
     return " schedule(simd : static, 1024)" if is_library else ""

@@ -10,19 +10,19 @@ from types import MappingProxyType
 
 from precast.native.loops.index import Atom, Computed, Extreme, Index, Quotient, Symbol, Variable, is_non_negative
 
-# Half precision outside of memory is a float with few digits: GCC makes no vectors of loops with variables of a class.
+# In registers, 16-bit floats are floats rounded to fewer digits: GCC does not vectorize variables of class type.
 CPP_TYPES = {
     "f64": "double", "f32": "float", "f16": "float", "bf16": "float", "i64": "int64_t",
     "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t", "bool": "bool",
 }  # fmt: skip
-# GCC does not vectorize what reads a bool from memory, but does what reads a byte.
+# GCC does not vectorize loads of bool, but it does vectorize loads of bytes.
 MEMORY_TYPES = {**CPP_TYPES, "f16": "precast::float16", "bf16": "precast::bfloat16", "bool": "uint8_t"}
 ROUNDING = {"f16": "precast::rounded_half", "bf16": "precast::rounded"}
-"""Half precision → the function that makes a float one of its numbers."""
+"""16-bit float type → the function that rounds a float to it."""
 TRUNCATION = {"f16": "precast::truncated_half", "bf16": "precast::truncated"}
-"""Half precision → the function that brings such a float into memory's form."""
+"""16-bit float type → the function that converts such a float to its form in memory."""
 _NEAREST = {"f16": "precast::nearest_half"}
-"""Half precision → the function that does both at once, where that is faster."""
+"""16-bit float type → the function that does both at once, where that is faster."""
 
 _KEYWORDS = frozenset({
     "alignas", "alignof", "and", "asm", "auto", "bool", "break", "case", "catch", "char", "class", "const",
@@ -38,7 +38,7 @@ _OURS = frozenset({
 
 
 def identifier(name: str) -> str:
-    """A C++ name that is as close to `name` as the language allows."""
+    """A C++ identifier as close to `name` as possible."""
     cleaned = re.sub(r"\W", "_", name)
     if cleaned in _KEYWORDS | _OURS:
         return f"{cleaned}_"
@@ -46,7 +46,7 @@ def identifier(name: str) -> str:
 
 
 class Namer:
-    """Hands out names that are different from each other."""
+    """Makes distinct names."""
 
     def __init__(self) -> None:
         self.taken: set[str] = set()
@@ -62,7 +62,7 @@ class Namer:
 
 
 def text_literal(text: str) -> str:
-    """A constant that has exactly the bytes of this text in UTF-8."""
+    """A string literal with exactly the UTF-8 bytes of this text."""
     return f'"{"".join(map(_character, text.encode()))}"'
 
 
@@ -73,7 +73,7 @@ def _character(byte: int) -> str:
 
 
 def literal(value: float | int | bool, dtype: str) -> str:
-    """A constant that has exactly this value in C++."""
+    """A C++ literal with exactly this value."""
     spelling = CPP_TYPES[dtype]
     if dtype == "bool":
         return "true" if value else "false"
@@ -81,7 +81,7 @@ def literal(value: float | int | bool, dtype: str) -> str:
         return f"{ROUNDING[dtype]}({literal(value, 'f32')})"
     if dtype in ("f32", "f64"):
         return _float_literal(float(value), dtype)
-    # The smallest 64-bit number has no literal of its own: C++ reads a minus and a number that is too large.
+    # The smallest 64-bit integer has no literal: C++ parses a minus and a number that is too large.
     number = "(-9223372036854775807 - 1)" if value == -(2**63) else str(int(value))
     is_int = dtype == "i32" and value > -(2**31)
     return number if is_int else f"{spelling}({number})"
@@ -108,16 +108,16 @@ def _single(value: float) -> float:
 
 
 def _shortest_single(value: float) -> str:
-    """The shortest decimal that a float reads back as `value`."""
+    """The shortest decimal that reads back as the float `value`."""
     for digits in range(1, 10):
         text = f"{value:.{digits}g}"
         if _single(float(text)) == value:
             return text if any(mark in text for mark in ".en") else f"{text}.0"
-    raise AssertionError(f"{value} is no single-precision number")
+    raise AssertionError(f"{value} is not a single-precision number")
 
 
 def in_memory(value: str, dtype: str) -> str:
-    """The text of a value as an element of a buffer: half precision has a form of its own there."""
+    """The text of a value as an element of a buffer: 16-bit floats have another form there."""
     if dtype not in TRUNCATION:
         return value
     rounding = f"{ROUNDING[dtype]}("
@@ -127,7 +127,7 @@ def in_memory(value: str, dtype: str) -> str:
 
 
 def closes_at_end(text: str, start: int) -> bool:
-    """Whether the bracket that opens at `start` closes with the text's last character."""
+    """Whether the bracket that opens at `start` is closed by the text's last character."""
     depth = 0
     for position, character in enumerate(text[start:], start):
         depth += (character == "(") - (character == ")")
@@ -137,9 +137,9 @@ def closes_at_end(text: str, start: int) -> bool:
 
 
 def index_text(index: Index, names: Mapping[Computed, str] = MappingProxyType({}), *, number: str = "int64_t") -> str:
-    """A subscript in C++; `names` are those of computed ones, `number` is the type of sizes.
+    """A subscript in C++; `names` are those of computed subscripts, `number` is the type of sizes.
 
-    Division of what cannot be negative is C++'s own.
+    Divisions of non-negative numbers use C++'s own operator.
     """
     parts: list[str] = []
     for monomial, coefficient in index.terms:
@@ -157,7 +157,7 @@ def _atom_text(factor: Atom, names: Mapping[Computed, str], number: str) -> str:
     if isinstance(factor, Computed):
         return names[factor]
     if isinstance(factor, Extreme):
-        # Those of the standard library take references, and GCC makes no vectors of loops with them.
+        # The standard library's take references, and GCC does not vectorize loops with them.
         name = {"max": "maximum", "min": "minimum"}[factor.kind]
         first, second = (index_text(each, names, number=number) for each in (factor.first, factor.second))
         return f"precast::{name}<{number}>({first}, {second})"

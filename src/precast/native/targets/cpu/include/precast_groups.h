@@ -1,4 +1,4 @@
-// How the threads of a parallel region share the iterations of many loops.
+// Distributes the iterations of many loops to the threads of a parallel region.
 #pragma once
 
 #include <omp.h>
@@ -13,13 +13,13 @@ struct range {
     int64_t start, stop;
 };
 
-// What falls to this thread when loops of `total` iterations together are put one after the other and cut into equal parts.
+// This thread's share when loops of `total` iterations together are concatenated and split into equal parts.
 class share {
 public:
     explicit share(int64_t total)
         : share(total, omp_get_thread_num(), omp_get_num_threads()) {}
 
-    // Those of the next loop's iterations; none if its end is before its start.
+    // The part of the next loop's iterations in the share; none if its end is before its start.
     range next(int64_t count) {
         const int64_t before = position;
         position += count;
@@ -27,7 +27,7 @@ public:
     }
 
 private:
-    // Only at the end of a loop may less than a vector be left: whatever the threads are, an iteration is in a vector or not.
+    // Only at the end of a loop may there be a partial vector: whether an iteration is vectorized does not depend on the threads.
     static int64_t cut(int64_t place, int64_t count) {
         return place >= count ? count : std::max<int64_t>(place, 0) / 64 * 64;
     }
@@ -38,8 +38,8 @@ private:
     int64_t first, last, position = 0;
 };
 
-// Into how many parts a reduction of this many iterations is cut: whatever the threads are, so that results do not depend on
-// them. A prime, so that threads that take turns with the parts of many reductions take turns with their first parts too.
+// The number of parts of a reduction of this many iterations: independent of the threads, so that results are, too. A prime, so
+// that the first parts of many reductions, too, are distributed evenly to threads.
 constexpr int64_t parts_at_most = 61;
 inline int64_t parts_of(int64_t iterations) {
     return std::clamp<int64_t>(iterations / 4096, 1, parts_at_most);

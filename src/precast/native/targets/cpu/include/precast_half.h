@@ -1,5 +1,5 @@
-// Rounding to float16 by the processor's own conversions. GCC makes no vectors of these, but it calls functions that are said to
-// exist for vectors, by the names that the ABI has for them; so here they are, for one element and for registers of each width.
+// Rounding to float16 with the processor's own conversions. GCC does not vectorize these, but it does call functions that are
+// declared with vector variants, by their names in the vector ABI; here they are, for one element and for registers of each width.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ template <int count>
 using floats = typename vector_of<float, count>::type;
 template <int count>
 using words = typename vector_of<uint32_t, count>::type;
-// The instructions take and give registers of 16 bytes, at least.
+// The instructions work on registers of at least 16 bytes.
 template <int count>
 using halves = typename vector_of<int16_t, (count < 8 ? 8 : count)>::type;
 
@@ -50,7 +50,7 @@ inline words<count> unpacked(halves<count> bits) {
 #define PRECAST_WIDEN_16(x) __builtin_ia32_vcvtph2ps512_mask(x, floats<16>{}, -1, 4)
 #define PRECAST_NARROW_16(x) __builtin_ia32_vcvtps2ph512_mask(x, 4, halves<16>{}, -1)
 
-// What gives whole numbers exists for four of them where only floats have wide registers.
+// Where only floats have wide registers, the integer variant has four lanes.
 PRECAST_NARROWED(4, bN4, PRECAST_NARROW_4)
 PRECAST_NARROWED(4, cN4, PRECAST_NARROW_4)
 PRECAST_NARROWED(8, dN8, PRECAST_NARROW_8)

@@ -1,4 +1,4 @@
-// What a generated program's host code is written with: tables that describe entries, and the frame of one call.
+// What generated host code uses: tables that describe entries, and the frame of one call.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace precast {
 
-// An input or output: the caller's, or, with `state` not negative, that tensor of the model's state. `is_written` is true of an
+// An input or output: the caller's, or, if `state` is not negative, that tensor of the model's state. `is_written` is true for an
 // input into which the program writes its new value.
 struct tensor_spec {
     const char* name;
@@ -19,8 +19,8 @@ struct tensor_spec {
     bool is_written;
 };
 
-// A named tensor that comes with the model. `storage` is what holds it among stored weights, if they are known; there it
-// begins after `stored_offset` elements. Offsets and strides count elements.
+// A named tensor of the model. `storage` names the stored weight that holds it, if that is known, from `stored_offset` elements
+// on. Offsets and strides count elements.
 struct state_spec {
     const char* name;
     precast_dtype dtype;
@@ -40,7 +40,7 @@ struct size_source {
     int64_t factor, offset, lower, upper;
 };
 
-// What lies in the library beside code; nothing has size 0.
+// Data in the library besides code; absent data has size 0.
 struct embedded_data {
     const unsigned char* weights;
     size_t weights_size;
@@ -49,8 +49,8 @@ struct embedded_data {
 
 class context;
 
-// One call: pointers to inputs, weights among them, and outputs in the program's order; scratch memory; sizes, and where those
-// that depend on data are put once they are known.
+// One call: pointers to inputs, weights among them, and outputs in the program's order; scratch memory; sizes, and where
+// data-dependent ones are stored once they are known.
 struct frame {
     void* const* inputs;
     void* const* outputs;
@@ -69,17 +69,17 @@ struct entry {
     size_t output_count;
     const size_source* sizes;
     size_t size_count;
-    // Writes the sizes, then the strides, of every input and then of every output, one after the other. False: one of them
-    // is no number of 64 bits.
+    // Writes the sizes, then the strides, of every input and then of every output, one after the other. Returns false if one of
+    // them does not fit 64 bits.
     bool (*layouts)(const int64_t* sizes, int64_t* layouts);
-    // In bytes; negative where it, or any other number that the program computes from sizes, is no number of 64 bits.
+    // In bytes; negative if it, or any other number that the program computes from sizes, does not fit 64 bits.
     int64_t (*arena_size)(const int64_t* sizes);
     int32_t (*run)(const frame& frame);
     size_t fallback_count;
-    // A condition on sizes that does not hold, as text; null if all do.
+    // A condition on sizes that does not hold, as text; null if all hold.
     const char* (*broken_condition)(const int64_t* sizes);
-    // How many sizes depend on data. `layouts` gives outputs room for the most that these can be; this one, called with them
-    // after all others, tells the layouts of outputs alone.
+    // The number of data-dependent sizes. `layouts` sizes outputs for their upper bounds; this one, called with their values after
+    // all other sizes, writes the layouts of outputs only.
     size_t found_count;
     bool (*found_layouts)(const int64_t* sizes, int64_t* layouts);
 };
@@ -107,8 +107,10 @@ struct strided {
 using routine = int32_t(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers);
 routine attention, attention_backward, convolution_backward_data, convolution_backward_weights, fft, grouped_product, nonzero,
     scan, search, sort, unique;
+routine cholesky, eigh, exchanged_rows, geqrf, householder_product, least_squares, lu_factor, lu_solve, matrix_exp, ormqr, svd,
+    triangular_solve;
 
-// What is done to each element of a result before it is written; `operand` counts inputs, -1: none.
+// An operation applied to each element of a result before it is written; `operand` is an input's number, or -1 for none.
 enum class finish_kind : int32_t { add, mul, relu, relu6, gelu, gelu_doubled, gelu_tanh, silu, tanh, sigmoid, hardswish };
 struct finish {
     finish_kind kind;
@@ -121,7 +123,7 @@ struct epilogue {
 using finishing_routine = int32_t(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers,
                                   const epilogue& epilogue);
 finishing_routine matmul, convolution, quantized_product;
-// What is done to each element of the first input when it is read is told as an epilogue is.
+// The prologue, applied to each element of the first input as it is read, has the form of an epilogue.
 using wrapping_routine = int32_t(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers,
                                  const epilogue& prologue, const epilogue& epilogue);
 wrapping_routine depthwise_convolution;
@@ -129,7 +131,7 @@ wrapping_routine depthwise_convolution;
 int32_t call_fallback(const frame& frame, int32_t entry, int32_t step, const precast_tensor* inputs, size_t input_count,
                       const precast_tensor* outputs, size_t output_count);
 
-// Remembers why a call fails and returns `status`.
+// Records why a call fails, and returns `status`.
 precast_status fail(precast_status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 }  // namespace precast

@@ -1,4 +1,4 @@
-// What generated loops are written with: element types and the operations of loop IR by name.
+// What generated loops use: element types, and the operations of loop IR by name.
 #pragma once
 
 #include "precast_groups.h"
@@ -10,7 +10,7 @@
 
 namespace precast {
 
-// The nearest number that is a bfloat16, ties to even; a NaN keeps a set bit.
+// The nearest bfloat16, ties to even; NaN keeps a set bit.
 inline float rounded(float value) {
     const uint32_t raw = to_bits(value), nearest = (raw + 0x7fffu + ((raw >> 16) & 1u)) & 0xffff0000u;
     return from_bits<float>(value != value ? 0x7fc00000u : nearest);
@@ -23,7 +23,7 @@ struct bfloat16 {
     operator float() const { return from_bits<float>(static_cast<uint32_t>(bits) << 16); }
 };
 
-// Of a number that is a bfloat16 already.
+// For a number that is already a bfloat16.
 inline bfloat16 truncated(float value) {
     bfloat16 result;
     result.bits = static_cast<uint16_t>(to_bits(value) >> 16);
@@ -31,22 +31,22 @@ inline bfloat16 truncated(float value) {
 }
 
 #if defined(PRECAST_HAS_HALF_CONVERSIONS)
-// The nearest number that is a float16, ties to even.
+// The nearest float16, ties to even.
 inline float rounded_half(float value) { return precast_rounded(value); }
 inline uint16_t nearest_half_bits(float value) { return static_cast<uint16_t>(precast_narrowed(value)); }
 inline uint16_t half_bits(float value) { return nearest_half_bits(value); }
 #else
-// The same in whole numbers: 11 digits, fewer below 2⁻¹⁴, infinity from 2¹⁶ on.
+// The same with integers: 11 digits, fewer below 2⁻¹⁴, infinity from 2¹⁶ on.
 inline float rounded_half(float value) {
     const uint32_t raw = to_bits(value), size = raw & 0x7fffffffu;
     const uint32_t nearest = (size + 0xfffu + ((size >> 13) & 1u)) & 0xffffe000u;
     const uint32_t usual = nearest >= 0x47800000u ? 0x7f800000u : nearest;
-    // The last place of a number between a half and 1 is that of the smallest.
+    // Between a half and 1, the last place equals that of the smallest numbers.
     const uint32_t small = to_bits((from_bits<float>(size) + 0.5f) - 0.5f);
     const uint32_t number = size < 0x38800000u ? small : usual;
     return from_bits<float>((size > 0x7f800000u ? 0x7fc00000u : number) | (raw & 0x80000000u));
 }
-// Of a number that is a float16 already.
+// For a number that is already a float16.
 inline uint16_t half_bits(float value) {
     const uint32_t raw = to_bits(value), size = raw & 0x7fffffffu;
     const uint32_t usual = (size - 0x38000000u) >> 13, small = to_bits(from_bits<float>(size) + 0.5f) - 0x3f000000u;
@@ -57,8 +57,8 @@ inline uint16_t half_bits(float value) {
 inline uint16_t nearest_half_bits(float value) { return half_bits(rounded_half(value)); }
 #endif
 
-// The sign and the rest go to their places together, and the exponent moves by a product, which small numbers bear too; infinity
-// and NaN, which are then the numbers from 2¹⁶ on, get the largest there is.
+// Sign and mantissa are shifted together, and the exponent is adjusted by a product, which also handles subnormals; infinity
+// and NaN, which then are the numbers from 2¹⁶ on, get the largest exponent.
 inline float widened_half(uint16_t bits) {
     const uint32_t placed = static_cast<uint32_t>(static_cast<int16_t>(bits)) << 13 & 0x8fffe000u;
     const float value = from_bits<float>(placed) * 0x1p112f;
@@ -72,7 +72,7 @@ struct float16 {
     operator float() const { return widened_half(bits); }
 };
 
-// Of a number that is a float16 already, and of any. GCC makes no vectors of loops with constructors.
+// For a number that is already a float16, and for any. GCC does not vectorize loops with constructors.
 inline float16 truncated_half(float value) {
     float16 result;
     result.bits = half_bits(value);
@@ -94,7 +94,7 @@ constexpr bool is_float = std::is_floating_point_v<T>;
 template <class To, class From>
 inline To cast(From value) {
     if constexpr (std::is_same_v<To, bool>) return value != From(0);
-    // GCC makes vectors of a choice, and none of a conversion from bool.
+    // GCC vectorizes a select, but not a conversion from bool.
     else if constexpr (std::is_same_v<From, bool> && is_float<To>) return value ? To(1) : To(0);
     else if constexpr (std::is_same_v<To, bfloat16> || std::is_same_v<To, float16>) return To(static_cast<float>(value));
     else if constexpr (std::is_same_v<From, bfloat16> || std::is_same_v<From, float16>)
@@ -102,7 +102,7 @@ inline To cast(From value) {
     else return static_cast<To>(value);
 }
 
-// NaN wins, as in torch.maximum and torch.minimum.
+// NaN propagates, as in torch.maximum and torch.minimum.
 template <class T>
 inline T maximum(T a, T b) {
     return (a >= b) | (a != a) ? a : b;
@@ -112,7 +112,7 @@ inline T minimum(T a, T b) {
     return (a <= b) | (a != a) ? a : b;
 }
 
-// Half precision is combined in single precision and rounded each time, as eager does.
+// 16-bit floats are combined in single precision and rounded each time, as in eager.
 #define PRECAST_COMBINE(name, expression)             \
     template <class T>                                \
     inline T combine_##name(T there, T more) {        \
@@ -158,11 +158,11 @@ inline bool is_inf(T x) {
     else return false;
 }
 
-// One step of a long division: what is left has as many digits less as a double has, and is exact.
+// One step of a long division: the remainder loses as many digits as a double has, and is exact.
 inline double rest_after(double rest, double divisor, double inverse) {
     return fused(-std::nearbyint(rest * inverse), divisor, rest);
 }
-// As that of the C library, which is no vector. Six steps are enough for the largest float by the smallest.
+// Equals the C library's, which is not vectorized. Six steps suffice for the largest float by the smallest.
 inline float fmod_single(float a, float b) {
     const double divisor = static_cast<double>(std::fabs(b)), inverse = 1.0 / divisor;
     double rest = rest_after(static_cast<double>(std::fabs(a)), divisor, inverse);
@@ -173,7 +173,7 @@ inline float fmod_single(float a, float b) {
     return std::copysign(is_less ? a : found, a);
 }
 
-// Whole-number division by zero gives 0 here; eager raises.
+// Integer division by zero returns 0 here; eager raises.
 template <class T>
 inline T fmod(T a, T b) {
     if constexpr (std::is_same_v<T, float>) return fmod_single(a, b);
@@ -188,7 +188,7 @@ inline T fmod(T a, T b) {
 template <class T>
 inline T div_floor(T a, T b) {
     if constexpr (is_float<T>) {
-        // As Python: the remainder takes the divisor's sign, and the quotient is what remains, rounded.
+        // As in Python: the remainder takes the divisor's sign, and the quotient is the rounded rest.
         const T rest = fmod(a, b);
         T quotient = (a - rest) / b;
         quotient = (rest != T(0)) & ((b < T(0)) != (rest < T(0))) ? quotient - T(1) : quotient;
@@ -242,7 +242,7 @@ inline T right_shift(T a, T b) {
     return static_cast<T>(a >> (is_out ? T(sizeof(T) * 8 - 1) : b));
 }
 
-// Series for large x, after climbing there; reflection for negative x.
+// The series for large x, after recurrence up to there; reflection for negative x.
 template <class T>
 inline T digamma(T x) {
     constexpr double pi = 3.14159265358979323846;
@@ -250,7 +250,7 @@ inline T digamma(T x) {
     if (value == 0) return std::copysign(infinity<T>, -x);
     if (value < 0) {
         if (value == std::floor(value)) return not_a_number<T>;
-        // What is left of the whole number next to zero is exact.
+        // The difference from the nearest integer towards zero is exact.
         result = -pi / std::tan(pi * (value - std::trunc(value)));
         value = 1 - value;
     }
@@ -260,7 +260,7 @@ inline T digamma(T x) {
     return static_cast<T>(result + std::log(value) - 0.5 / value - series);
 }
 
-// The derivative of that, computed as eager does: in the type itself, and by a sine that is not quite 0 at the poles.
+// Its derivative, computed as in eager: in the type itself, and with a sine that is not quite 0 at the poles.
 template <class T>
 inline T trigamma(T x) {
     constexpr T pi = T(3.14159265358979323846);
@@ -294,7 +294,7 @@ PRECAST_FROM_C_LIBRARY(sqrt)
 PRECAST_FROM_C_LIBRARY(tan)
 #undef PRECAST_FROM_C_LIBRARY
 
-// Whole numbers are their own floor, ceiling, and so on.
+// Integers are their own floor, ceiling, and so on.
 #define PRECAST_ROUNDING(name, function)              \
     template <class T>                                \
     inline T name(T x) {                              \
@@ -307,7 +307,7 @@ PRECAST_ROUNDING(trunc, trunc)
 PRECAST_ROUNDING(round, nearbyint)
 #undef PRECAST_ROUNDING
 
-// The same number, which the compiler knows nothing about.
+// The same number, hidden from the compiler's analysis.
 inline int64_t opaque(int64_t value) {
     asm("" : "+r"(value));
     return value;

@@ -7,8 +7,8 @@
 //   float    1.5    2.0     1.0    1.5    3.0    1.5    2.5      2.0    2.0
 //   double   1.5    2.0     1.0    1.5    3.0    2.0    2.5      1.0    1.0
 //
-// Functions without a version of ours call the C library: within 3 units for floats, which are vectors where the library has
-// such, and one element at a time for others.
+// Functions without a version of ours call the C library: within 3 units for floats, vectorized where the library has vector
+// variants, and one element at a time otherwise.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 #include <limits>
 #include <type_traits>
 
-// GNU's C library has these for vectors too, but tells only programs that want less care.
+// The GNU C library has vector variants of these, but declares them only under -ffast-math.
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
 extern "C" {
 __attribute__((__simd__("notinbranch"))) float cosf(float) noexcept;
@@ -85,7 +85,7 @@ inline T fused(T a, T b, T c) {
     else return __builtin_fma(a, b, c);
 }
 
-// NaN stays NaN.
+// NaN propagates.
 template <class T>
 inline T clamped(T x, T lowest, T highest) {
     const T below = highest < x ? highest : x;
@@ -129,13 +129,13 @@ inline reduced<T> reduce_by_ln2(T x) {
     return {fused(-n, F::ln2_low, fused(-n, F::ln2_high, x)), to_bits(shifted)};
 }
 
-// 2^n for n + bias in the low bits; what stands above them falls out.
+// 2^n for n + bias in the low bits; higher bits are shifted out.
 template <class T>
 inline T power_of_two(typename format<T>::bits low_bits) {
     return from_bits<T>(low_bits << format<T>::mantissa);
 }
 
-// e^x and e^x - 1 where neither can overflow nor fall below the normal range.
+// e^x and e^x - 1 where neither overflows nor falls below the normal range.
 template <class T>
 inline T exp_in_range(T x) {
     const auto [r, low_bits] = reduce_by_ln2<1>(x);
@@ -151,9 +151,9 @@ inline T expm1_in_range(T x) {
 template <class T>
 inline T exp(T x) {
     using F = format<T>;
-    // Beyond the bounds, multiplying overflows to infinity, or falls to 0, by itself.
+    // Beyond the bounds, the multiplication itself overflows to infinity, or underflows to 0.
     const auto [r, low_bits] = reduce_by_ln2<2>(clamped(x, F::exp_lowest, F::exp_highest));
-    // In two steps, since 2^n itself may lie outside the normal range.
+    // In two steps, since 2^n itself may be outside the normal range.
     const auto half = low_bits >> 1;
     return fused(r, exp_slope_near_zero(r), T(1)) * power_of_two<T>(half) * power_of_two<T>(low_bits - half);
 }
@@ -166,7 +166,7 @@ inline T expm1(T x) {
     const auto half = low_bits >> 1;
     const T first = power_of_two<T>(half), second = power_of_two<T>(low_bits - half);
     const T inverse = power_of_two<T>(2 * F::bias - half), near = r * exp_slope_near_zero(r);
-    // (2^n near + 2^n) - 1, the 1 shared out so that nothing overflows before it must.
+    // (2^n near + 2^n) - 1, with the 1 distributed so that nothing overflows early.
     const T value = (fused(near, second, second - inverse)) * first;
     return x == T(0) ? x : value;
 }
@@ -201,7 +201,7 @@ inline T log(T x) {
 template <class T>
 inline T log1p(T x) {
     const T sum = T(1) + x;
-    // What the sum lost, which counts as much as a change of the logarithm's argument.
+    // The rounding error of the sum, whose effect is that of a change of the logarithm's argument.
     const T lost = x < T(1) ? x - (sum - T(1)) : T(1) - (sum - x);
     const bool is_inside = sum > T(0) && sum < std::numeric_limits<T>::infinity();
     return sum == T(1) ? x : log(sum) + (is_inside ? lost / sum : T(0));

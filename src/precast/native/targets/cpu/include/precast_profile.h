@@ -1,4 +1,4 @@
-// What host code that was asked for a profile times its steps with. Calls of one thread at a time are counted right.
+// Step timers of profiled host code. Correct for calls from one thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ struct step_time {
     int64_t calls, total, shortest, started, last;
 };
 
-// Adds the time between its birth and its end to a step's.
+// Adds its lifetime to a step's time.
 class timed {
 public:
     explicit timed(step_time& step) : step(step) { step.started = now(); }
@@ -35,5 +35,5 @@ private:
 
 }  // namespace precast
 
-// The times of an entry's steps, in order; null where there is no such entry.
+// The times of an entry's steps, in order; null if there is no such entry.
 extern "C" __attribute__((visibility("default"))) const precast::step_time* precast_step_times(size_t entry);

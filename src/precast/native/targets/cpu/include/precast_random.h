@@ -1,14 +1,14 @@
 // Random bits from a counter: Philox 4x32 with ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3").
 //
-// Every element's bits follow from the call's seed, the operator's number and the element's place alone, so that any
-// thread may compute any of them, in any order, as often as it likes.
+// Every element's bits depend only on the call's seed, the operator's number and the element's place, so that any
+// thread may compute any of them, in any order, any number of times.
 #pragma once
 
 #include <cstdint>
 
 namespace precast {
 
-// Words are kept in 64 bits each: their products are what vector units multiply.
+// Words are kept in 64 bits each: vector units multiply these.
 inline int64_t random_bits(int64_t seed, int64_t number, int64_t place) {
     constexpr uint64_t word = 0xffffffffu;
     uint64_t a = static_cast<uint64_t>(place) & word, b = static_cast<uint64_t>(place) >> 32;

@@ -1,16 +1,16 @@
-// Whole numbers computed from a call's sizes: exact, or known not to be.
+// Integers computed from a call's sizes: exact, or known not to be.
 #pragma once
 
 #include <cstdint>
 
 #include "precast_kernels.h"
 
-// Host code is compiled without a look at what would be worth a call; these are not.
+// Host code is compiled without inlining; these must be inlined.
 #define PRECAST_SIZES __attribute__((always_inline)) inline
 
 namespace precast {
 
-// Once a number does not fit into 64 bits, or has no value, it and all that is computed from it are not `known`.
+// Once a number exceeds 64 bits, or is undefined, it and everything computed from it is not `known`.
 struct exact {
     int64_t value;
     bool known;
@@ -52,7 +52,7 @@ PRECAST_SIZES exact minimum<exact>(exact a, exact b) {
     return {a.value <= b.value ? a.value : b.value, a.known && b.known};
 }
 
-// The number; `known` turns false where it is not.
+// The number; sets `known` to false if it is not.
 PRECAST_SIZES int64_t number(exact computed, bool& known) {
     known &= computed.known;
     return computed.value;

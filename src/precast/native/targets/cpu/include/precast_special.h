@@ -30,7 +30,7 @@ inline double modified_first(double x, int order, bool is_scaled) {
     return sign * total * (is_scaled ? std::exp(-size) : 1);
 }
 
-// e^x K(x): the integral of e^(x - x cosh t) cosh(order t), by the trapezoidal rule, which is exact to the last digits here.
+// e^x K(x): the integral of e^(x - x cosh t) cosh(order t), by the trapezoidal rule, which is nearly exact here.
 inline double modified_second_scaled(double x, int order) {
     if (x < 0 || x != x) return undefined;
     if (x == 0 || std::isinf(x)) return x == 0 ? infinite : 0;
@@ -61,7 +61,7 @@ inline double horner(double x, const double* coefficients, int count) {
     return total;
 }
 
-// Where the normal distribution reaches p: Acklam's rational approximation, then steps of Halley's.
+// The quantile of the normal distribution: Acklam's rational approximation, then steps of Halley's method.
 inline double normal_quantile(double p) {
     if (!(p >= 0 && p <= 1)) return undefined;
     if (p == 0 || p == 1) return p == 0 ? -infinite : infinite;
@@ -103,7 +103,7 @@ inline double inverse_error(double x) {
     return std::copysign(y, x);
 }
 
-// The sum over k of (k + q)^-x: the first terms one by one, the rest by Euler and Maclaurin.
+// The sum over k of (k + q)^-x: the first terms directly, the rest by the Euler-Maclaurin formula.
 inline double hurwitz_zeta(double x, double q) {
     if (x == 1) return infinite;
     if (x < 1 || x != x || q != q || q == infinite) return undefined;
@@ -124,7 +124,7 @@ inline double hurwitz_zeta(double x, double q) {
     return total;
 }
 
-// The regularized lower incomplete gamma function, or the upper one: the smaller is computed, by series or fraction.
+// The regularized lower or upper incomplete gamma function: the smaller one is computed, by series or continued fraction.
 inline double incomplete_gamma(double a, double x, bool is_upper) {
     if (!(a >= 0) || !(x >= 0)) return undefined;
     if (a == 0) return x > 0 ? !is_upper : undefined;
@@ -152,7 +152,7 @@ inline double incomplete_gamma(double a, double x, bool is_upper) {
     return is_upper ? front * fraction : 1 - front * fraction;
 }
 
-// Polynomials of a degree, by how each follows from the two before it.
+// Polynomials of a degree, by their recurrence.
 template <class T, class Next>
 inline T by_recurrence(T degree, T first, Next next) {
     if (!(degree > T(-1))) return T(0);
@@ -180,7 +180,7 @@ inline T chebyshev(T x, T n, T first) {
         const double x = argument;               \
         return static_cast<T>(expression);       \
     }
-// At infinity eager gives NaN, and so do we.
+// At infinity eager returns NaN, and so do we.
 PRECAST_SPECIAL(bessel_j0, std::isinf(x) ? special::undefined : ::j0(x))
 PRECAST_SPECIAL(bessel_j1, std::isinf(x) ? special::undefined : ::j1(x))
 PRECAST_SPECIAL(bessel_y0, x > 0 && !std::isinf(x) ? ::y0(x) : (x == 0 ? -special::infinite : special::undefined))

@@ -1,4 +1,4 @@
-// Squares of elements with rows and columns swapped, in registers.
+// Transposes squares of elements in registers.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ constexpr int64_t register_bytes = 64, most_lanes = 16;
 constexpr int64_t register_bytes = 32, most_lanes = 8;
 #endif
 
-// Lines of a square: as many elements as a register holds, and no more lines than there are registers for.
+// The side of a square: as many elements as a register holds, limited by the number of registers.
 template <class T>
 constexpr int64_t square_lanes = register_bytes / int64_t(sizeof(T)) < most_lanes ? register_bytes / int64_t(sizeof(T)) : most_lanes;
 
-// Rounds of taking every other element of two lines.
+// Rounds of interleaving two lines.
 template <int64_t lanes, class line>
 inline void transpose(line (&lines)[lanes]) {
     typedef typename integer<sizeof(line) / lanes>::type number;
@@ -55,7 +55,7 @@ inline void transpose(line (&lines)[lanes]) {
     }
 }
 
-// to[row * to_step + column] = from[column * step + row]: rows lie side by side in `from`, columns in `to`.
+// to[row * to_step + column] = from[column * step + row]: columns of `from` and rows of `to` are contiguous.
 template <class T>
 inline void turn(const T* from, int64_t step, int64_t rows, int64_t columns, T* to, int64_t to_step) {
     constexpr int64_t lanes = square_lanes<T>;

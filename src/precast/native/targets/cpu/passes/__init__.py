@@ -1,8 +1,8 @@
-"""Fewer, larger loops for CPUs: the order of all passes, those that every target may share and those made for oneDNN.
+"""The pass pipeline for CPUs: the order of all passes, shared ones and those made for oneDNN.
 
-``layouts`` images as convolutions like them · ``epilogues``, ``prologues`` what routines do to their elements ·
-``batch_tiling`` batches that do not stay in a cache · ``quantized_weights`` products by weights of few bits ·
-``shared_heads`` keys and values of several heads
+``layouts`` channels-last images · ``epilogues``, ``prologues`` fused into routines ·
+``batch_tiling`` batches that exceed a cache · ``quantized_weights`` GEMMs with quantized weights ·
+``shared_heads`` keys and values shared by several heads
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ PASSES: tuple[LoopPass, ...] = (
     take_image_by_image,
 )
 REUSING = (update_inputs, overwrite_dying)
-"""Passes that give a buffer's memory to another."""
+"""Passes that reuse a buffer's memory for another."""
 
 
 def fuse(program: LoopProgram, *, verify: bool = True) -> LoopProgram:
-    """Run all fusing passes; what the program computes stays the same."""
+    """Run all fusion passes; the program's results do not change."""
     return run_loop_passes(program, PASSES, reusing=REUSING, verify=verify)

@@ -1,4 +1,4 @@
-"""Take a batch through convolutions that follow each other one image at a time, where all would not stay in a cache.
+"""Batch tiling: take consecutive convolutions image by image, where the whole batch would exceed the cache.
 
 Before::
 
@@ -11,8 +11,8 @@ After::
     call conv_1: b[0:1] = convolution(a_0, v)
     call conv: a_1 = convolution(x[1:2], w)  …
 
-What is between them is written and read again at once, and each image's takes the place of that before. Images of
-large batches go some at a time: every turn is written out.
+Intermediate images are written and read again at once, and each reuses the memory of the one before. Images of
+large batches are taken several at a time, since every turn is unrolled.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from precast.native.loops.program import LibraryCall, LoopProgram, Step, read_by
 
 _ROUTINES = frozenset({"convolution", "depthwise_convolution"})
 _STAYS = 1 << 22
-"""How many bytes of images a step may touch before it is worth its while: some times a core's own cache."""
+"""A step must access more bytes of images than this to be worth tiling: several times a core's own cache."""
 _NEVER_STAYS = 1 << 25
-"""With how many bytes a turn gains nothing over the whole batch."""
+"""At this many bytes, a turn is no better than the whole batch."""
 _MOST_TURNS = 16
 
 
 def take_image_by_image(program: LoopProgram) -> LoopProgram:
-    """Rewrite runs of convolutions over batches of known size."""
+    """Tile runs of convolutions over batches of static size."""
     users = Counter(buffer for step in program.steps for buffer in _touched(step))
     users.update({*program.inputs, *program.outputs})
     steps: list[Step] = []
@@ -46,7 +46,7 @@ def take_image_by_image(program: LoopProgram) -> LoopProgram:
 
 
 def _image_count(step: Step) -> int | None:
-    """Over how many images a step goes, if it is worth to go over them one by one."""
+    """The batch size of a step, if the step is worth tiling."""
     if not isinstance(step, LibraryCall) or step.routine not in _ROUTINES:
         return None
     count = step.outputs[0].shape[0].constant
@@ -61,13 +61,13 @@ def _image_count(step: Step) -> int | None:
 
 
 def _images(step: Step) -> tuple[View, ...]:
-    """What a convolution reads and writes that has a part for each image."""
+    """The operands and results of a convolution that have a batch dimension."""
     assert isinstance(step, LibraryCall), "only convolutions are asked"
     return (step.inputs[0], *step.inputs[len(step.own_inputs) :], *step.outputs)
 
 
 def _holds_images_in_order(view: View) -> bool:
-    """Whether a view's first dimension is its buffer's, image after image; or it is the same for all images."""
+    """Whether a view's first dimension is its buffer's outermost, or is broadcast."""
     buffer = view.buffer
     if view.strides[0] == constant(0):
         return True
@@ -75,7 +75,7 @@ def _holds_images_in_order(view: View) -> bool:
     if first is None or None in strides or len(buffer.shape) != len(view.shape):
         return False
     outermost = strides[0]
-    assert outermost is not None, "just looked at"
+    assert outermost is not None, "checked above"
     return (
         (buffer.shape[0], buffer.strides[0]) == (view.shape[0], view.strides[0])
         and all(stride is not None and stride <= outermost for stride in strides)
@@ -84,12 +84,12 @@ def _holds_images_in_order(view: View) -> bool:
 
 
 def _turn(count: int) -> int:
-    """How many images of a batch are taken at a time."""
+    """The number of images per turn."""
     return -(-count // _MOST_TURNS)
 
 
 def _by_image(chain: Sequence[Step], count: int, users: Counter[Buffer]) -> Iterator[Step]:
-    """The steps of a chain for each turn; what nobody else touches becomes memory for the images of one turn."""
+    """The steps of a chain for each turn; intermediate buffers that only it accesses shrink to one turn's images."""
     inside = Counter(buffer for step in chain for buffer in _touched(step))
     between = {view.buffer for step in chain for view in _images(step) if inside[view.buffer] == users[view.buffer]}
     if not between:
@@ -108,7 +108,7 @@ def _by_image(chain: Sequence[Step], count: int, users: Counter[Buffer]) -> Iter
 
 @dataclass(frozen=True)
 class _Turn:
-    """So many images from the first one on; `between` are the buffers that each turn has its own of."""
+    """`count` images from `start` on; each turn has its own copies of the buffers in `between`."""
 
     first: int
     count: int

@@ -1,4 +1,4 @@
-"""Let depthwise convolutions do to their sources, when they read them, what a loop of its own would do before.
+"""Prologue fusion: depthwise convolutions apply elementwise operations to their input as they read it.
 
 Before::
 
@@ -9,7 +9,7 @@ After::
 
     call conv_1: conv_1 = depthwise_convolution(conv, w), first relu6
 
-A loop goes as a whole or stays as it is: where others read what it computes, it is there anyway.
+A loop is absorbed as a whole or not at all: where others read its result, that is computed anyway.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROUTINES = ("depthwise_convolution",)
 
 
 def absorb_prologues(program: LoopProgram) -> LoopProgram:
-    """Move loops over single elements into the only call that reads their results."""
+    """Move elementwise loops into the only call that reads their results."""
     if not any(isinstance(step, LibraryCall) and step.routine in ROUTINES for step in program.steps):
         return program
     readers = reader_counts(program)
@@ -49,12 +49,12 @@ def absorb_prologues(program: LoopProgram) -> LoopProgram:
 
 
 def _without_origins(kernel: Kernel, called: set[str]) -> Kernel:
-    """The loop without the names of calls whose results it went on with: their work is not this one's."""
+    """The loop without the origins of calls whose epilogue it continues: these describe other work."""
     return replace(kernel, origins=tuple(each for each in kernel.origins if each not in called))
 
 
 def _absorb(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | None:
-    """What takes the place of a loop and of the call that reads its result; None if they stay as they are."""
+    """The steps that replace a loop and the call that reads its result; None if they stay as they are."""
     definition = definition_of(kernel)
     if definition is None or call.inputs[0] != whole(definition.buffer):
         return None
@@ -69,7 +69,7 @@ def _absorb(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | 
 
 
 def _match(call: LibraryCall, definition: Definition, load: Load) -> Match | None:
-    """How the loop walks along what it reads; None unless it writes each element where it read it."""
+    """How the loop traverses its operand; None unless each element is written at the place where it was read."""
     axes = axes_of(load, [each for each in definition.variables if each is not None])
     if axes is None or load.guard is not None or load.dtype != definition.buffer.dtype:
         return None

@@ -1,4 +1,4 @@
-"""Let products and convolutions read numbers of few bits as they are stored.
+"""Quantized weights: GEMMs and convolutions read codes of few bits as they are stored.
 
 Before::
 
@@ -9,13 +9,13 @@ After::
 
     call mm: mm = quantized_product(x, codes, scale, zero)
 
-Where rows, or images, are whole numbers of 8 bits too, these are stored as such, and whole numbers are multiplied::
+Where activations are quantized to 8 bits too, they are stored as such, and the GEMM is an integer one::
 
     for i0, i1:  x[i0, i1] = f32(i8(round(y[i0, i1] * 3.5)))       x_codes[i0, i1] = i8(round(y[i0, i1] * 3.5))
     call mm: mm = quantized_product(x, codes)                      call mm: mm = quantized_product(x_codes, codes)
 
-Numbers of 4 bits are two to a byte, the first in the low half. A scale, and a zero point, are for a column of the
-product (a row of codes), or for each of its groups of as many codes.
+4-bit codes are packed two to a byte, the first in the low half. Scales and zero points are per column of the product
+(a row of codes), or per group of codes in it.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from precast.native.passes.inline import Definition, definition_of
 FLOATS = ("f32", "bf16", "f16")
 CODES = ("i8", "u8")
 LEAST_GROUP = 32
-"""Groups are whole blocks of what the routine reads at a time."""
+"""Group sizes must be multiples of the routine's block."""
 MOST_ROWS, LEAST_DEPTH = 8, 64
-"""More rows by weights in bfloat16 are for who has instructions for them."""
+"""More rows than this, with bfloat16 weights, need a processor with bfloat16 instructions."""
 LONGEST_SUM = 1 << 16
-"""So many products of 8-bit numbers have room in 32 bits."""
+"""The number of products of 8-bit integers whose sum fits 32 bits."""
 PLAIN_CODES = tuple(map(constant, (8, 0, 0, 0)))
-"""The numbers of a product by 8-bit codes without scales and zero points."""
+"""The routine's numbers for a GEMM with 8-bit codes without scales and zero points."""
 
 
 def read_quantized_weights(program: LoopProgram) -> LoopProgram:
-    """Give codes to products in place of the floats that loops make of them; loops that nobody reads go later."""
+    """Pass codes to GEMMs instead of dequantized floats; loops that are no longer read are removed later."""
     short = (*CODES, "bf16")
     if not any(buffer.dtype in short for buffer in (*_read_in(program), *program.inputs)):
         return program
@@ -73,7 +73,7 @@ def _read_in(program: LoopProgram) -> Iterator[Buffer]:
 
 
 def _reading_bfloat(call: LibraryCall) -> LibraryCall:
-    """A product of few rows by a linear layer's weight in bfloat16: reading that is what takes the time."""
+    """A GEMM of few rows with a linear layer's bfloat16 weight, which is bound by reading that weight."""
     left, right = call.inputs[:2]
     if call.routine != "matmul" or right.dtype != "bf16" or call.numbers or call.epilogue or len(right.shape) != 2:
         return call
@@ -94,7 +94,7 @@ def _reading_bfloat(call: LibraryCall) -> LibraryCall:
 
 
 class _WholeNumbers:
-    """Makes loops that store whole numbers of 8 bits, in place of what floats those are."""
+    """Makes loops that store 8-bit integers in place of the floats that they were converted to."""
 
     def __init__(self, names: set[str]) -> None:
         self.names = names
@@ -106,7 +106,7 @@ class _WholeNumbers:
         return taken
 
     def in_product(self, call: LibraryCall, definitions: Mapping[Buffer, Definition]) -> LibraryCall:
-        """The product with rows of whole numbers, if that is what they are."""
+        """The GEMM with integer rows, if they are quantized."""
         if call.routine != "quantized_product" or call.numbers != PLAIN_CODES or call.inputs[1].dtype != "i8":
             return call
         depth = call.inputs[0].shape[1].constant
@@ -116,7 +116,7 @@ class _WholeNumbers:
         return call if left is None else replace(call, inputs=(left, *call.inputs[1:]))
 
     def in_convolution(self, call: LibraryCall, definitions: Mapping[Buffer, Definition]) -> LibraryCall:
-        """The convolution of whole numbers, if both its operands are such."""
+        """The integer convolution, if both operands are quantized."""
         filters = _codes_as_they_are(call.inputs[1], definitions)
         sizes = [size.constant for size in call.inputs[1].shape[1:]]
         is_short = all(size is not None for size in sizes) and math.prod(size or 1 for size in sizes) <= LONGEST_SUM
@@ -128,7 +128,7 @@ class _WholeNumbers:
         return replace(call, inputs=(images, filters, *call.inputs[2:]))
 
     def _stored(self, view: View, definitions: Mapping[Buffer, Definition]) -> View | None:
-        """What a view of floats shows, as whole numbers; None if it is something else."""
+        """A view of floats as stored integers; None if its values are not integers."""
         definition = definitions.get(view.buffer)
         value = None if definition is None else _bare(definition.value)
         if definition is None or not isinstance(value, Cast) or value.value.dtype != "i8":
@@ -153,7 +153,7 @@ class _WholeNumbers:
 
 
 def _codes_as_they_are(view: View, definitions: Mapping[Buffer, Definition]) -> View | None:
-    """The stored codes that a view shows as floats, where these are laid out alike."""
+    """The stored codes that a view holds as floats, if both have the same layout."""
     definition = definitions.get(view.buffer)
     value = None if definition is None else _bare(definition.value)
     load = _named(value.value) if isinstance(value, Cast) else None
@@ -164,7 +164,7 @@ def _codes_as_they_are(view: View, definitions: Mapping[Buffer, Definition]) -> 
 
 
 def _reading_codes(call: LibraryCall, definition: Definition) -> LibraryCall | None:
-    """The call over what a definition makes its right operand of; None where that is no dequantization."""
+    """The call with codes, if the definition of its right operand is a dequantization; otherwise None."""
     place = _Place.of(call, definition)
     weights = None if place is None else _weights(definition.value)
     if place is None or weights is None:
@@ -187,7 +187,7 @@ def _reading_codes(call: LibraryCall, definition: Definition) -> LibraryCall | N
 
 @dataclass(frozen=True)
 class _Weights:
-    """``(codes - zero) * scale`` as scalars; a zero point that is the same everywhere is a number."""
+    """``(codes - zero) * scale`` as scalars; a uniform zero point is a number."""
 
     codes: Scalar
     scale: Load | None
@@ -230,7 +230,7 @@ def _weights(value: Scalar) -> _Weights | None:
 
 @dataclass(frozen=True)
 class _Place:
-    """A column of a product, as a variable, and where along its depth, in the variables of the loop that fills it."""
+    """A column of a product, as a variable, and the position along its depth, in the variables of the filling loop."""
 
     column: Variable
     along: Index
@@ -255,7 +255,7 @@ class _Place:
         return None
 
     def codes(self, value: Scalar) -> tuple[View, int] | None:
-        """Where the codes are, and how many bits each has."""
+        """The view of the codes, and the number of bits of each."""
         match value:
             case Load(guard=None):
                 load, bits, expected = value, 8, self.along
@@ -281,7 +281,7 @@ class _Place:
         return (view, bits) if is_long_enough and load.buffer.is_contiguous and start == constant(0) else None
 
     def group_of(self, load: Load, codes: View, bits: int) -> int | None:
-        """How many codes share an element of scales or zero points; None where all codes of a column do."""
+        """The number of codes that share an element of scales or zero points; None if all codes of a column do."""
         offset = load.buffer.offset(load.indices)
         groups = coefficient_of(offset, self.column)
         stored = codes.shape[1].constant
@@ -291,7 +291,7 @@ class _Place:
         return None if numbers % groups.constant else numbers // groups.constant
 
     def fact(self, load: Load, codes: View, bits: int, group: int) -> View | None:
-        """Scales or zero points of columns and their groups."""
+        """The view of scales or zero points by column and group."""
         whole = self._start(load, constant(0))
         stored = codes.shape[1].constant
         assert stored is not None
@@ -306,7 +306,7 @@ class _Place:
         return View(load.buffer, (self.column.extent, constant(groups)), (step, constant(1)), start)
 
     def _start(self, load: Load, expected: Index) -> tuple[Index, Index] | None:
-        """The first element and the step from column to column, if the rest of where it is read is as expected."""
+        """The first element and the stride from column to column, if the rest of the offset is as expected."""
         offset = load.buffer.offset(load.indices)
         step = coefficient_of(offset, self.column)
         if load.guard is not None or offset.computed or step is None:
@@ -331,7 +331,7 @@ def _named(value: Scalar) -> Scalar:
 
 
 def _bare(value: Scalar) -> Scalar:
-    """The value before names and roundings: weights are used as exactly as they are known."""
+    """The value without names and roundings: weights are used at full precision."""
     while isinstance(value, Named) or (
         isinstance(value, Cast) and value.dtype in FLOATS and value.value.dtype in FLOATS
     ):
@@ -340,7 +340,7 @@ def _bare(value: Scalar) -> Scalar:
 
 
 def _number(value: Scalar) -> Index | None:
-    """A whole number that follows from subscripts alone."""
+    """An integer that depends on subscripts alone."""
     match _named(value):
         case Constant(int() as number, _):
             return constant(number)

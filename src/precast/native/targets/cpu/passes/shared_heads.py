@@ -1,4 +1,4 @@
-"""Let attention read keys and values that several heads share where they are.
+"""Grouped-query attention: read keys and values shared by several heads without repeating them.
 
 Before::
 
@@ -32,7 +32,7 @@ from precast.native.passes.inline import Definition, definition_of, strip_names
 
 
 def read_shared_heads(program: LoopProgram) -> LoopProgram:
-    """Give attention what is repeated instead of the repetition; loops that nobody reads go later."""
+    """Pass unrepeated keys and values to attention; loops that are no longer read are removed later."""
     if not any(isinstance(step, LibraryCall) and step.routine == "attention" for step in program.steps):
         return program
     definitions: dict[Buffer, Definition] = {}
@@ -44,7 +44,7 @@ def read_shared_heads(program: LoopProgram) -> LoopProgram:
                 definitions[definition.buffer] = definition
         elif isinstance(step, LibraryCall) and step.routine == "attention":
             shared = [_shared(view, definitions.get(view.buffer)) for view in step.inputs[1:3]]
-            # Keys and values have equally many heads.
+            # Keys and values must have equally many heads.
             if shared[0] is not None and shared[1] is not None and shared[0].shape[1] == shared[1].shape[1]:
                 step = replace(step, inputs=(step.inputs[0], shared[0], shared[1], *step.inputs[3:]))
         steps.append(step)
@@ -52,7 +52,7 @@ def read_shared_heads(program: LoopProgram) -> LoopProgram:
 
 
 def _shared(view: View, definition: Definition | None) -> View | None:
-    """What a definition repeats for the heads of `view`; None if it does something else."""
+    """What a definition repeats for the heads of `view`; None if it does anything else."""
     load = None if definition is None else strip_names(definition.value)
     if definition is None or not isinstance(load, Load) or load.guard is not None or view != whole(definition.buffer):
         return None
@@ -75,7 +75,7 @@ def _shared(view: View, definition: Definition | None) -> View | None:
 
 
 def _times(offset: Index, heads: Variable) -> int | None:
-    """How many heads in a row read the same."""
+    """How many consecutive heads read the same."""
     divisions = [each for each in atoms(offset) if isinstance(each, Quotient)]
     found = {each.denominator.constant for each in divisions if each.numerator == atom(heads)}
     times = found.pop() if len(found) == 1 else None

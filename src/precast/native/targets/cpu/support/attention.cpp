@@ -1,5 +1,5 @@
-// Scaled-dot-product attention by blocks of queries and keys: scores never leave a core's cache, and what a causal mask hides is
-// not computed.
+// Scaled-dot-product attention by blocks of queries and keys: scores never leave a core's cache, and blocks hidden by a causal
+// mask are skipped.
 #include <omp.h>
 
 #include "attention.h"
@@ -8,7 +8,7 @@ namespace precast {
 
 namespace {
 
-// So few queries are multiplied with each key where it lies: bringing keys into panels would take longer.
+// Up to this many queries are multiplied with keys in place: packing keys into panels would take longer.
 constexpr int64_t few_queries = 16;
 
 void multiply_in_place(const attention_problem& problem, int64_t rows, const float* left, head_rows keys, int64_t start, int64_t count,
@@ -24,12 +24,12 @@ void multiply_in_place(const attention_problem& problem, int64_t rows, const flo
     }
 }
 
-// A row of a softmax that meets its scores block by block.
+// One row of an online softmax, which receives its scores block by block.
 struct running_row {
     float top, sum;
 
-    // Makes scores differences from the highest so far; those from `count` up to `padded` become −infinity. Gives what the sums of
-    // earlier blocks are to be multiplied by.
+    // Subtracts the maximum so far from the scores; those from `count` to `padded` become −infinity. Returns the factor for the
+    // sums of earlier blocks.
     float take(float* scores, int64_t count, int64_t padded) {
         const float_vector lowest = same_in_all(-infinity<float>);
         float_vector highest = same_in_all(top);
@@ -40,7 +40,7 @@ struct running_row {
         }
         const float before = top;
         top = largest_of(highest);
-        // A row that sees nothing has no largest score, and gives 0.
+        // A fully masked row has no maximum, and yields 0.
         const float base = top == -infinity<float> ? 0 : top;
         for (int64_t each = 0; each < padded; each += vector_lanes) store_vector(scores + each, load_vector(scores + each) - base);
         const float factor = before == top ? 1 : before == -infinity<float> ? 0 : exp(before - base);
@@ -65,14 +65,14 @@ struct attention_workspace {
           line(scores + problem.block_queries * problem.score_step) {}
 };
 
-// One head's operands: keys packed, or, without that, where they lie.
+// One head's operands: keys are packed, or, without packing, in place.
 struct attention_head {
     int64_t number;
     const float* packed_keys;
     head_rows keys, values;
 };
 
-// How heads are brought into the layouts that blocks are multiplied in.
+// How heads are converted to the layouts of block products.
 struct head_layout {
     bool packs_keys, copies_values;
     int64_t head_size;  // of keys or values
@@ -114,7 +114,7 @@ void attend(const attention_problem& problem, const attention_head& head, int64_
             if (start > begin)
                 for (int64_t each = 0; each < width; ++each) work.sums[row * width + each] *= factor;
         }
-        // In a loop of its own, as powers of many rows are computed side by side.
+        // In a separate loop, so that exponentials of many rows are vectorized.
         for (int64_t row = 0; row < rows; ++row) {
             float* scores = work.scores + row * problem.score_step;
 #pragma omp simd
@@ -128,7 +128,7 @@ void attend(const attention_problem& problem, const attention_head& head, int64_
     const auto &output = outputs[0], &logarithms = outputs[1];
     for (int64_t row = 0; row < rows; ++row) {
         float* line = work.sums + row * width;
-        // As eager has it: a row that sees nothing has the sum 1, though it gives 0.
+        // As in eager: a fully masked row has the sum 1, though its result is 0.
         const bool is_blind = running[row].sum == 0;
         const float sum = is_blind ? 1 : running[row].sum, part = 1 / sum, logarithm = is_blind ? 0 : running[row].top + log(sum);
         for (int64_t each = 0; each < width; each += vector_lanes) store_vector(line + each, load_vector(line + each) * part);
@@ -137,12 +137,12 @@ void attend(const attention_problem& problem, const attention_head& head, int64_
     }
 }
 
-// Queries of a block, so that the busiest thread has the least to do; large blocks where they are as good.
+// The number of queries per block that minimizes the work of the busiest thread; larger blocks are preferred if equal.
 int64_t evenly_shared(const attention_problem& problem, int64_t threads) {
     int64_t best = problem.block_queries, least = INT64_MAX;
     for (int64_t size = best; size >= query_strip; size -= query_strip) {
         const int64_t blocks = problem.heads * ((problem.queries + size - 1) / size);
-        // A block costs as much as some queries more, for reading keys and values.
+        // Reading keys and values makes a block cost as much as a few more queries.
         const int64_t longest = (blocks + threads - 1) / threads * (size + query_strip / 4);
         if (longest < least) best = size, least = longest;
     }
@@ -151,12 +151,12 @@ int64_t evenly_shared(const attention_problem& problem, int64_t threads) {
 
 }  // namespace
 
-// Inputs: query, key, value, and a mask if there is one. Outputs: the result, and the logarithm of each row's sum of powers.
+// Inputs: query, key, value, and an optional mask. Outputs: the result, and the logarithm of each row's sum of exponentials.
 int32_t attention(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers) {
     attention_problem problem(inputs, inputs + 3, numbers);
     const head_layout layout(problem);
     const int64_t threads = omp_get_max_threads();
-    // A thread that does whole heads has their keys and values in its cache; few heads are shared out by blocks of queries.
+    // A thread that computes whole heads has their keys and values in its cache; few heads are divided by blocks of queries.
     const bool does_heads = problem.heads % threads == 0 || problem.heads >= 8 * threads;
     if (!does_heads) problem.block_queries = evenly_shared(problem, threads);
     const int64_t own = rounded_up(attention_workspace::size(problem), vector_lanes);

@@ -1,4 +1,4 @@
-// What attention and its gradients share: the problem, heads in the layouts that blocks are multiplied in, scores.
+// Shared by attention and its gradients: the problem, heads in the layouts of block products, scores.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace precast {
 // Blocks of queries are whole strips of `multiply_block`.
 constexpr int64_t query_block = 60, query_strip = 12, key_block = 512, depth_block = 128;
 
-// Operands are [batch, heads, length, depth]; several heads in a row may share keys and values, of which there are fewer then. A
+// Operands are [batch, heads, length, depth]; consecutive heads may share keys and values, of which there are then fewer. A
 // mask is [batch, heads, queries, keys].
 struct attention_problem {
     const strided &query, &key, &value;
@@ -29,21 +29,21 @@ struct attention_problem {
           width(rounded_up(depth, vector_lanes)), padded_keys(rounded_up(keys, panel)) {
         const int64_t blocks = std::max<int64_t>(1, (queries + query_block - 1) / query_block);
         block_queries = rounded_up((queries + blocks - 1) / blocks, query_strip);
-        // Long rows of scores lie a vector further apart than they need to: in a power of two they would be in each other's way.
+        // Long rows of scores get an extra vector of padding: at a power of two they would collide in the cache.
         score_step = padded_keys < key_block ? padded_keys : key_block + vector_lanes;
         scale = numbers[2] < 0 ? 1 / std::sqrt(static_cast<float>(depth)) : from_bits<float>(static_cast<uint32_t>(numbers[2]));
     }
 
-    // Where a head, counted through the batch, begins.
+    // The start of a head, numbered through the batch.
     int64_t start_of(const strided& tensor, int64_t head) const {
         const int64_t sharing = query.sizes[1] / tensor.sizes[1];
         return head / query.sizes[1] * tensor.strides[0] + head % query.sizes[1] / sharing * tensor.strides[1];
     }
-    // How many keys a query sees: the first ones.
+    // The number of keys that a query may attend to: the first ones.
     int64_t seen_by(int64_t number) const { return is_causal ? std::min(number + 1, keys) : keys; }
 };
 
-// Rows that blocks are multiplied with, where they lie or in a copy.
+// Rows for block products, in place or copied.
 struct head_rows {
     const float* data;
     int64_t step;
@@ -58,7 +58,7 @@ inline head_rows rows_in_place(const attention_problem& problem, const strided& 
     return {static_cast<const float*>(tensor.data) + problem.start_of(tensor, head), tensor.strides[2]};
 }
 
-// Rows of one head by a factor, each filled up with zeros to `width`.
+// Copy rows of one head, times a factor, each padded with zeros to `width`.
 inline void read_rows(const attention_problem& problem, const strided& tensor, int64_t head, int64_t first, int64_t count, float* to,
                       float factor = 1) {
     const auto in_place = rows_in_place(problem, tensor, head);
@@ -75,7 +75,7 @@ inline void read_rows(const attention_problem& problem, const strided& tensor, i
     }
 }
 
-// One head with rows as columns, in panels; `lines` has room for `vector_lanes` rows.
+// Pack one head, transposed, into panels; `lines` has room for `vector_lanes` rows.
 inline void pack_transposed(const attention_problem& problem, const strided& tensor, int64_t head, float* to, float* lines) {
     for (int64_t first = 0; first < problem.padded_keys; first += vector_lanes) {
         const int64_t count = std::clamp<int64_t>(problem.keys - first, 0, vector_lanes);
@@ -95,7 +95,7 @@ inline void pack_transposed(const attention_problem& problem, const strided& ten
     }
 }
 
-// Rows times a packed matrix, of which `count` columns from `start` on, a whole number of panels, are wanted.
+// Rows times a packed matrix, for `count` columns from `start` on, a whole number of panels.
 inline void multiply_packed(const attention_problem& problem, int64_t rows, const float* left, const float* packed, int64_t start, int64_t count,
                      float* result) {
     for (int64_t column = 0; column < count; column += panel)
@@ -103,7 +103,7 @@ inline void multiply_packed(const attention_problem& problem, int64_t rows, cons
                                       problem.score_step, problem.depth, false);
 }
 
-// Scores of one query with `count` keys from `start` on, masked.
+// Mask the scores of one query with `count` keys from `start` on.
 inline void add_mask(const attention_problem& problem, int64_t head, int64_t query, int64_t start, int64_t count, float* scores, float* line) {
     if (!problem.mask) return;
     const auto& mask = *problem.mask;
@@ -115,7 +115,7 @@ inline void add_mask(const attention_problem& problem, int64_t head, int64_t que
         store_vector(scores + each, load_vector(scores + each) + load_lanes(added + each, std::min(vector_lanes, count - each)));
 }
 
-// Whether a mask hides all of some keys from a query, whose part of the mask begins at `row`.
+// Whether a mask hides a range of keys from a query, whose row of the mask begins at `row`.
 inline bool hides(const strided& mask, int64_t row, int64_t start, int64_t count) {
     const int64_t step = mask.strides[3];
     bool shows = false;
@@ -129,8 +129,8 @@ inline bool hides(const strided& mask, int64_t row, int64_t start, int64_t count
     return !shows;
 }
 
-// The first and the end of the keys, of `seen`, that some query of a block sees, by whole strips: what a mask hides on both sides,
-// such as the part of a cache that is not filled, is not read.
+// The range of keys, of the first `seen`, that some query of a block attends to, in whole strips: keys masked at both ends, such
+// as the unused part of a cache, are not read.
 inline std::pair<int64_t, int64_t> visible_keys(const attention_problem& problem, int64_t head, int64_t first, int64_t rows, int64_t seen) {
     constexpr int64_t strip = 64;
     if (!problem.mask) return {0, seen};

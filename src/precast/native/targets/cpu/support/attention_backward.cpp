@@ -1,4 +1,4 @@
-// Gradients of scaled-dot-product attention, head by head: weights are computed again, block by block.
+// Gradients of scaled-dot-product attention, head by head: weights are recomputed, block by block.
 #include <omp.h>
 
 #include <utility>
@@ -9,7 +9,7 @@ namespace precast {
 
 namespace {
 
-// What one thread keeps of one head while it goes backward.
+// One thread's workspace for the backward of one head.
 struct gradient_workspace {
     float *keys, *values, *key_rows, *to_keys, *to_values, *rows, *slopes, *to_rows, *scores, *pulls, *line;
     static int64_t size(const attention_problem& problem) {
@@ -25,8 +25,8 @@ struct gradient_workspace {
     }
 };
 
-// The weights of one query, from its scores; then what its scores are pulled by. `inner` is its output by the output's gradient.
-// Keys from `visible` on have the weight 0, and 0 times what is no number is none, as in eager.
+// Computes the weights of one query from its scores, then the gradients of its scores. `inner` is the dot product of its output
+// and the output's gradient. Keys from `visible` on have weight 0, and 0 times NaN is NaN, as in eager.
 void pull_row(float inner, float logarithm, float* scores, float* pulls, int64_t visible, int64_t count) {
 #pragma omp simd
     for (int64_t each = 0; each < visible; ++each) {
@@ -45,7 +45,7 @@ void pull_block(const attention_problem& problem, const strided& gradient, const
     const int64_t seen = problem.seen_by(first + rows - 1);
     float inner[query_block], logarithm[query_block];
     read_rows(problem, gradient, head, first, rows, work.slopes);
-    // The output is needed for this sum alone; its rows may lie where those of the gradient will.
+    // The output is needed for this sum only; its rows may be overwritten by those of the gradient.
     read_rows(problem, output, head, first, rows, work.to_rows);
     for (int64_t row = 0; row < rows; ++row) {
         float total = 0;
@@ -72,7 +72,7 @@ void pull_block(const attention_problem& problem, const strided& gradient, const
             multiply_block(rows, width, std::min(depth_block, count - key), {work.pulls + key, problem.score_step, 1},
                            work.key_rows + (start + key) * width, width, work.to_rows, width, start + key > 0);
     }
-    // Later keys are pulled by 0 times that, too.
+    // The gradients of later keys include 0 times that, too.
     float hidden = 0;
     for (int64_t row = 0; row < rows; ++row) hidden += 0 * inner[row];
     if (hidden != 0) std::fill(work.to_keys + seen * width, work.to_keys + problem.keys * width, hidden);

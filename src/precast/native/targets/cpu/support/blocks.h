@@ -1,6 +1,6 @@
-// Products of matrices that lie in a core's cache, for routines that do more with them than multiply.
+// Products of matrices in a core's cache, for routines that do more with them than multiply.
 //
-// The right operand lies in panels: `panel` columns side by side, row after row, the last panel filled up with zeros.
+// The right operand is packed into panels: `panel` contiguous columns, row after row, the last panel padded with zeros.
 #pragma once
 
 #include <type_traits>
@@ -17,19 +17,19 @@ constexpr int64_t panel = vector_lanes * wide_vectors;
 // Rows of a tile: as many as there are registers for its sums.
 constexpr int strip_of(int vectors) { return vectors == wide_vectors ? 6 : 12; }
 
-// The left operand may be walked in any direction; its elements are read one by one.
+// The left operand may have any strides; its elements are read one by one.
 struct left_matrix {
     const float* data;
     int64_t row_step, step;
 };
 
-// A few rows of the result, all in registers; the first of them may be `known` and are not written. What is there is added last:
-// sums of blocks keep more digits than one long sum.
+// A few rows of the result, all in registers; the first ones may be `known` and are not written. Existing values are added last:
+// sums of blocks are more precise than one long sum.
 template <int rows, int vectors>
 void multiply_tile(left_matrix left, const float* right, int64_t right_row, float* result, int64_t result_row, int64_t depth, bool adds,
                    int64_t known = 0) {
     float_vector sums[rows][vectors] = {};
-    // Three rows share a pointer, as an address may hold twice a step: there are not as many registers as rows.
+    // Three rows share a pointer, since an address may include twice a stride: there are fewer registers than rows.
     constexpr int pointers = (rows + 2) / 3;
     const float* from[pointers];
     for (int each = 0; each < pointers; ++each) from[each] = left.data + 3 * each * left.row_step;
@@ -66,13 +66,13 @@ void multiply_column(int64_t rows, left_matrix left, const float* right, int64_t
     };
     int64_t row = 0;
     for (; row + strip <= rows; row += strip) tile(std::integral_constant<int, strip>(), row, 0);
-    // What is left is computed with rows before it: a tile of one row takes nearly as long as one of many.
+    // The remaining rows are computed together with rows before them: a tile of one row takes nearly as long as one of many.
     if (row && row < rows) tile(std::integral_constant<int, strip>(), rows - strip, strip - (rows - row));
     if (!row)
         for (; row < rows; ++row) tile(std::integral_constant<int, 1>(), row, 0);
 }
 
-// result (+)= left right, where `columns` is a whole number of vectors and the rows of `right` lie `right_row` apart.
+// result (+)= left right, where `columns` is a whole number of vectors and `right_row` is the row stride of `right`.
 inline void multiply_block(int64_t rows, int64_t columns, int64_t depth, left_matrix left, const float* right, int64_t right_row, float* result,
                            int64_t result_row, bool adds) {
     int64_t column = 0;

@@ -1,4 +1,4 @@
-// What is done to elements, for vectors of channels, where most of it goes by channel.
+// Epilogues for vectors of channels, whose operands are mostly per channel.
 #pragma once
 
 #include <limits>
@@ -7,10 +7,10 @@
 
 namespace precast {
 
-// Elements times a scale, plus a shift, both by channel, then clamped; then what else there is to do.
+// Elements times a scale, plus a shift, both per channel, then clamped; then the rest of the epilogue.
 class channel_finish {
 public:
-    // False if an operand does not lie so that vectors of it can be read.
+    // Returns false if an operand's layout does not allow reading vectors.
     bool set(const strided* inputs, const epilogue& epilogue) {
         int32_t next = 0;
         scale = by_channel(inputs, epilogue, finish_kind::mul, next);

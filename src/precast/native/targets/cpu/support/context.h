@@ -1,4 +1,4 @@
-// One call's scratch memory and library handles; a model keeps those that are not in use.
+// One call's scratch memory and library handles; a model pools those that are not in use.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace precast {
 
-// Whatever a routine keeps from call to call, e.g. prepared matrix products.
+// State that a routine keeps from call to call, e.g. prepared GEMM primitives.
 struct routine_cache {
     virtual ~routine_cache() = default;
 };
 
-// Weights in the layouts that routines like best, made once for all calls of a model: by address and layout.
+// Weights packed into the layouts that routines prefer, once for all calls of a model: by address and layout.
 class packed_weights {
 public:
-    // Those of `key`, filled by `make` when they are met first. Null where there is no memory, or `make` says false.
+    // The weights of `key`, packed by `make` on first use. Null if there is no memory, or `make` returns false.
     template <class Make>
     char* find(const std::vector<int64_t>& key, int64_t bytes, Make make) {
         const std::lock_guard<std::mutex> lock(mutex);
@@ -44,7 +44,7 @@ public:
     context(const context&) = delete;
     context& operator=(const context&) = delete;
 
-    // At least `size` bytes each: for the program's temporaries, and for what one routine needs while it runs.
+    // At least `size` bytes each: for the program's temporaries, and for one routine's temporaries.
     char* arena(int64_t size) { return temporaries.at_least(size); }
     char* scratch(int64_t size) { return routine.at_least(size); }
 
@@ -53,7 +53,7 @@ public:
     void* const fallback_data;
     packed_weights& packed;
     call_watch watch;
-    // The constant that was multiplied by last, and from which side it was read.
+    // The constant that was last multiplied by, and the end from which it was read.
     const float* last_panels = nullptr;
     bool began_at_end = false;
 

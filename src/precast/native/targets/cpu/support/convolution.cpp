@@ -1,5 +1,6 @@
-// Convolutions of one to three spatial dimensions, and both of their gradients: Winograd's way where that takes least, oneDNN
-// where it has the type, plain loops elsewhere (double, integers). A transposed convolution is the gradient of one with respect to its input.
+// Convolutions of one to three spatial dimensions, and both of their gradients: by Winograd's algorithm where that is fastest, by
+// oneDNN where it has the type, by plain loops otherwise (double, integers). A transposed convolution is the gradient of one
+// with respect to its input.
 //
 // Numbers: groups, then strides, padding and dilation of each spatial dimension.
 #include "epilogue.h"
@@ -13,13 +14,13 @@ namespace precast {
 namespace {
 
 constexpr int arguments_of[operand_count][operand_count] = {
-    // What each operand is called when the result, or the gradient of the source or of the weights, is computed.
+    // oneDNN's names of the operands for the result, the gradient of the source, and that of the weights.
     {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
     {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST},
     {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
 };
 
-// An operand as oneDNN counts dimensions: weights of several groups have one more.
+// An operand with oneDNN's dimensions: weights of several groups have one more.
 strided counted(const convolution_problem& problem, convolution_operand which) {
     const auto& tensor = *problem.operands[which];
     const int64_t groups = problem.groups();
@@ -74,7 +75,7 @@ bool plan_convolution(const convolution_problem& problem, const engine& engine, 
     return !is_reference(plan);
 }
 
-// Layouts to ask oneDNN for: images that lie channels last stay so, unless `is_free`; it chooses those of the others.
+// Layouts to request from oneDNN: channels-last images keep their layout, unless `is_free`; it chooses the others.
 bool wanted_layouts(const convolution_problem& problem, bool is_free, layouts& wanted) {
     for (auto which : {source, weights, result}) {
         const strided operand = counted(problem, which);
@@ -123,7 +124,7 @@ bool repeats(const strided& operand) {
     return false;
 }
 
-// An operand that repeats elements, as gradients of sums do, written out channels last: oneDNN knows no such layouts.
+// Write out a broadcast operand, such as the gradient of a sum, channels last: oneDNN has no such layouts.
 bool write_out(const strided*& operand, strided& written, memory& block) {
     written = *operand;
     int64_t extent = 1;
@@ -142,7 +143,7 @@ bool write_out(const strided*& operand, strided& written, memory& block) {
     return true;
 }
 
-// Whole numbers as floats, in the same layout: for who has no loops over both.
+// Integers as floats, in the same layout, for code that supports only these.
 bool make_floats(const strided*& operand, strided& made, memory& block) {
     made = *operand;
     const int64_t extent = extent_of(made.rank, made.sizes, made.strides);
@@ -160,7 +161,7 @@ bool make_floats(const strided*& operand, strided& made, memory& block) {
 
 int32_t run(context* context, convolution_problem problem, const strided* inputs, const epilogue& epilogue);
 
-// Without instructions for it, oneDNN multiplies whole numbers with fewer bits than they have.
+// Without instructions for it, oneDNN multiplies integers with fewer bits than they have.
 bool multiplies_bytes() {
 #if defined(__x86_64__)
     return __builtin_cpu_supports("avx512vnni") != 0;
@@ -169,7 +170,7 @@ bool multiplies_bytes() {
 #endif
 }
 
-// A convolution of whole numbers whose result is not, where oneDNN has none.
+// An integer convolution with a float result, where oneDNN has none.
 int32_t run_as_floats(context* context, convolution_problem problem, const strided* inputs, const epilogue& epilogue) {
     strided made[2];
     memory blocks[2];
@@ -232,7 +233,7 @@ int32_t convolution(context* context, const strided* inputs, const strided* outp
     return run(context, {result, {&inputs[0], &inputs[1], &outputs[0]}, numbers}, inputs, epilogue);
 }
 
-// The same where each channel has filters of its own.
+// The same where each channel has its own filters.
 int32_t depthwise_convolution(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers,
                               const epilogue& prologue, const epilogue& epilogue) {
     const convolution_problem problem{result, {&inputs[0], &inputs[1], &outputs[0]}, numbers};

@@ -1,5 +1,5 @@
-// The gradient of depthwise filters: each channel has filters of its own. oneDNN computes it for filters wider than 3 as if
-// groups of 16 channels were dense, which takes 16 times as many products.
+// The gradient of depthwise filters. For filters wider than 3, oneDNN treats groups of 16 channels as dense, which takes 16
+// times as many products.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ public:
     explicit depthwise_gradient(const convolution_problem& problem)
         : problem(problem), x(*problem.operands[source]), w(*problem.operands[weights]), y(*problem.operands[result]) {}
 
-    // False if this is another problem.
+    // Returns false if this is a different problem.
     bool run() const {
         if (!has_vectors || !fits()) return false;
         switch (w.sizes[3]) {
@@ -56,11 +56,11 @@ private:
         }
     }
 
-    // Sums of one row by themselves, then added to those of the others: so rounding errors stay small.
+    // Each row is summed separately, then added to the others: so rounding errors stay small.
     template <int64_t width>
     void add_row(const float* pixels, const float* gradients, float_vector* totals) const {
         const int64_t stride = problem.stride(1), dilation = problem.dilation(1), padding = problem.padding(1), columns = y.sizes[3];
-        // From `first` to `last`, all taps fall into the image.
+        // From `first` to `last`, all taps are inside the image.
         const int64_t room = x.sizes[3] - 1 - (width - 1) * dilation + padding;
         const int64_t last = room < 0 ? 0 : std::min(columns, room / stride + 1), first = std::min((padding + stride - 1) / stride, last);
         float_vector sums[width] = {};

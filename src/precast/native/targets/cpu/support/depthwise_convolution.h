@@ -1,8 +1,8 @@
-// Depthwise convolutions, channels last: each vector of channels has filters of its own. What is done to the source when it
-// is read, and to the result before it is written, is done on the way, so that images are gone over once.
+// Depthwise convolutions, channels last: each vector of channels has its own filters. The prologue and the epilogue are fused,
+// so that images are traversed once.
 //
-// Filters go over the source as it lies in memory. Where something is done to it first, its rows come, with that done and with
-// zeros beside them, into a ring of as many rows as filters are high, which stays in the nearest cache.
+// Filters read the source in place. With a prologue, its rows are first written, with zero padding on both sides, to a ring
+// buffer of as many rows as filters are high, which stays in the first-level cache.
 #pragma once
 
 #include <omp.h>
@@ -21,7 +21,7 @@ public:
     depthwise_convolution_of(const convolution_problem& problem)
         : problem(problem), x(*problem.operands[source]), w(*problem.operands[weights]), y(*problem.operands[result]) {}
 
-    // False if this is another problem.
+    // Returns false if this is a different problem.
     bool run(context& context, const strided* inputs, const epilogue& prologue, const epilogue& epilogue) const {
         channel_finish before, after;
         if (!has_vectors || !fits()) return false;
@@ -46,7 +46,7 @@ private:
     static constexpr int64_t sizeof_float = sizeof(float), cache_bytes = 20 << 10, far_cache_bytes = 512 << 10;
     using row_routine_type = void (depthwise_row::*)() const;
 
-    // Which channels, rows and columns of the result are computed together.
+    // The channels, rows and columns of the result that are computed together.
     struct division {
         bool has_ring;
         int64_t batch, vectors, block, blocks, band, bands, chunk, chunks, ring_columns, vector_bytes;
@@ -66,7 +66,7 @@ private:
             const bool has_few_rows = has_ring || batch * of.y.sizes[2] < 8 * threads;
             block = std::min(std::max<int64_t>(block, 1), has_few_rows ? (vectors + threads - 1) / threads : vectors);
             blocks = (vectors + block - 1) / block;
-            // Where there are too few parts for all threads, rows are divided too, though what two share is then read twice.
+            // With too few parts for all threads, rows are divided too, though the rows at the seams are then read twice.
             const int64_t parts = batch * blocks * bands, wanted = std::min((threads + parts - 1) / parts, of.y.sizes[2]);
             chunk = (of.y.sizes[2] + wanted - 1) / wanted;
             chunks = (of.y.sizes[2] + chunk - 1) / chunk;
@@ -109,7 +109,7 @@ private:
                 std::fill(to + channels(), to + step, 0.0f);
             }
     }
-    // Constant filters are packed when they are met first.
+    // Constant filters are packed on first use.
     float* packed(context& context, int64_t bytes) const {
         std::vector<int64_t> key{-1, static_cast<int64_t>(reinterpret_cast<intptr_t>(w.data))};
         key.insert(key.end(), w.sizes, w.sizes + 4);

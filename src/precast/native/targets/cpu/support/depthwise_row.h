@@ -11,8 +11,8 @@ namespace precast {
 struct depthwise_row {
     static constexpr int64_t most_lines = 7;
 
-    // What taps of each row of filters fall on: `width` pixels, of which the first result's first tap is at `start`. Beside them
-    // are zeros.
+    // The input rows for each row of filters: `width` pixels, of which `start` is the first tap of the first result. They have zero
+    // padding on both sides.
     const float* lines[most_lines];
     int64_t line_count, pixel_step, vector_step, start, width;
     const float* filters;
@@ -38,8 +38,8 @@ struct depthwise_row {
     }
 
 private:
-    // Which pixels of a line are read for some results: all of them, all but half a filter's at one end or both, or any.
-    // Vectors are full but for those that are anywhere.
+    // Which input pixels some results read: all inside, some beyond one or both ends, or arbitrary ones.
+    // Vectors are full except for arbitrary ones.
     enum tile_kind { inside, at_edge, anywhere };
 
     // Results from `column` on.
@@ -83,7 +83,7 @@ private:
 #pragma GCC unroll 8
                 for (int64_t each = 0; each < tile; ++each) store_vector(at + each * to_step, values[each]);
             } else {
-                // Copied, so that those that are computed with need not lie in memory.
+                // Copied, so that the values used need not be in memory.
                 float_vector copies[tile];
                 std::copy(values, values + tile, copies);
                 store_rest(copies, column, channel, lanes);
@@ -92,7 +92,7 @@ private:
         return channel;
     }
 
-    // Once for all that call it: it is long.
+    // Instantiated once for all callers: it is long.
     template <int tile>
     [[gnu::noinline]] void store_rest(float_vector (&values)[tile], int64_t column, int64_t channel, int64_t lanes) const {
         const int64_t valid = std::min<int64_t>(tile, columns - column);

@@ -1,5 +1,5 @@
-// Rows of what a depthwise convolution reads, for some vectors of channels: as they lie in memory, or, where something is done to
-// them first, in a ring of as many rows as filters are high.
+// Input rows of a depthwise convolution, for some vectors of channels: in place, or, with a prologue, in a ring buffer of as many
+// rows as filters are high.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace precast {
 
-// Pixels from `place` on, `columns` of them, of which some may be outside of the image.
+// Pixels from `place` on, `columns` of them, some of which may be outside of the image.
 class depthwise_source {
 public:
     static constexpr int64_t most_vectors = 8;  // in a ring
@@ -16,7 +16,7 @@ public:
     depthwise_source(const strided& image, const vector_place& place)
         : start(place.column), width(image.sizes[3]), pixel_step(image.strides[3]), vector_step(vector_lanes), image(image), place(place) {}
 
-    // With `before` done to them, in `ring`, whose memory holds `height` rows.
+    // With the prologue `before` applied, in `ring`, whose memory holds `height` rows.
     depthwise_source(const strided& image, const vector_place& place, const channel_finish& before, float* ring, int64_t columns,
                      int64_t height, int64_t vectors)
         : start(0), width(columns), pixel_step(vector_lanes), vector_step(height * columns * vector_lanes), image(image), place(place),
@@ -30,7 +30,7 @@ public:
         for (int64_t vector = 0; vector < vectors; ++vector) finishes[vector] = before.of(channel_of(vector), lanes_of(vector));
     }
 
-    // Rows are asked for in order, but for those of the ring.
+    // Rows are requested in order, except for those in the ring.
     const float* line(int64_t row) {
         if (!before) return static_cast<const float*>(image.data) + place.n * image.strides[0] + row * image.strides[2] + place.channel;
         float* to = ring + row % height * width * vector_lanes;
@@ -39,7 +39,7 @@ public:
         return to;
     }
 
-    // Where the first pixel lies in a line, how many there are, and how far one is from the next, and one vector from the next.
+    // The first pixel of a line, their number, and the strides of pixels and of vectors.
     const int64_t start, width, pixel_step, vector_step;
 
 private:
@@ -71,7 +71,7 @@ private:
     const vector_place place;
     const channel_finish* before = nullptr;
     float* ring = nullptr;
-    // Of the ring: pixels `first` and on of the image, `count` of them, start at its column `left`.
+    // For the ring: `count` pixels of the image from `first` on start at its column `left`.
     int64_t height = 0, vectors = 0, first = 0, left = 0, count = 0, filled = 0;
     channel_finish::vectors finishes[most_vectors];
 };

@@ -1,6 +1,6 @@
-// Convolutions of few pixels by many filters that are no constants: pixels as they lie by filters that are brought into panels
-// piece by piece, each of which is used while it is in the cache. oneDNN wants all filters in blocks first, which takes longer
-// than the products of 49 pixels.
+// Convolutions of few pixels by many non-constant filters: pixels are read in place, and filters are packed into panels piece by
+// piece, each of which is used while it is in the cache. oneDNN would reorder all filters first, which takes longer than the
+// products of 49 pixels.
 #pragma once
 
 #include <omp.h>
@@ -15,11 +15,11 @@
 
 namespace precast::direct {
 
-// Sums of sums keep more digits than one long sum.
+// Sums of partial sums are more precise than one long sum.
 constexpr int64_t part_depth = 128;
 constexpr int64_t piece_elements = 64 << 10;
 
-// Some depths of all taps, in parts.
+// A range of the depth for all taps, in parts.
 struct piece {
     struct part {
         int64_t row;
@@ -29,7 +29,7 @@ struct piece {
     std::vector<part> parts;
 };
 
-// Depths from `first` on of taps that fall at `offsets`; what lies side by side is one segment.
+// The depth from `first` on, for taps at `offsets`; contiguous ranges form one segment.
 inline piece piece_of(const std::vector<int64_t>& offsets, int64_t first, int64_t count) {
     piece made{first, count, {{0, {}}}};
     int64_t filled = 0, row = 0;
@@ -52,7 +52,7 @@ public:
     explicit convolution(const convolution_problem& problem)
         : problem(problem), loops(problem), x(*problem.operands[source]), w(*problem.operands[weights]), y(*problem.operands[result]) {}
 
-    // False if this is another problem, if another way is better, or if zeros beside images met what is not finite.
+    // Returns false if this is a different problem, if another algorithm is better, or if zero padding met a non-finite number.
     bool run(context& context, const strided* inputs, const epilogue& epilogue) {
         std::vector<strided> rows;
         if (!fits() || !pays() || !as_pixel_rows(y, inputs, epilogue, rows) || !finish.set(rows.data(), epilogue)) return false;
@@ -81,8 +81,8 @@ private:
         return is_channels_last(y);
     }
 
-    // As measured: with more pixels than these, and with few filters, arranging filters is a small part of the work. A few pixels
-    // by filters of one pixel are products by filters as they lie.
+    // Measured: with more pixels than these, or few filters, packing filters is a small part of the work. For a few pixels,
+    // 1×1 filters are products with filters in place.
     bool pays() const {
         constexpr int64_t most = 512, many_filters = 32 << 10;
         const int64_t pixels = pixels_of(y), fewest = taps() == 1 ? 7 : 1, filters = taps() * loops.inputs * loops.outputs;
@@ -91,7 +91,7 @@ private:
 
     int64_t taps() const { return loops.kernel[0] * loops.kernel[1] * loops.kernel[2]; }
 
-    // How large a copy of the source is that has zeros where taps fall beside it, and channels side by side; 0 if it lies so.
+    // The size of a copy of the source with zero padding and contiguous channels; 0 if the source already has this layout.
     int64_t plan_source() {
         for (size_t dim = 0; dim < 3; ++dim) {
             const int64_t last = (loops.out[dim] - 1) * loops.stride[dim] + (loops.kernel[dim] - 1) * loops.dilation[dim];
@@ -150,7 +150,7 @@ private:
     int64_t panel_elements() const { return pieces[0].count * taps() * most_vectors * vector_lanes; }
     int64_t sum_elements() const { return pixels_of(y) * most_vectors * vector_lanes; }
 
-    // Where the first tap of each pixel falls.
+    // The address of each pixel's first tap.
     void place_pixels(const float* image) {
         for (int64_t n = 0; n < loops.batch; ++n)
             each_position(loops.out, [&](const auto& at) {
@@ -160,7 +160,7 @@ private:
             });
     }
 
-    // All pixels of some vectors of outputs. Whether sums are finite that zeros beside the image could have spoilt.
+    // All pixels of some vectors of outputs. Returns whether the sums that zero padding could have spoilt are finite.
     bool convolve(int64_t first_vector, int64_t width, float* scratch) const {
         float *filters = scratch, *sums = scratch + panel_elements();
         const auto pixels = static_cast<int64_t>(starts.size());

@@ -1,4 +1,4 @@
-// Filters of a convolution brought into panels: some vectors of outputs, tap by tap, depth by depth.
+// Packs filters of a convolution into panels: some vectors of outputs, tap by tap, along the depth.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace precast::direct {
 
-// Filters as they lie. Of each output, all depths of a tap lie side by side, or all taps of a depth.
+// Unpacked filters. For each output, either the depth of a tap is contiguous, or the taps of a depth are.
 struct filter_bank {
     const float* data;
     int64_t outputs, depth, output_step, depth_step;
@@ -24,7 +24,7 @@ struct filter_bank {
     }
 };
 
-// Which vectors of outputs are computed together: three, or two, so that none is left over.
+// The number of vectors of outputs that are computed together: three, or two, so that no single one remains.
 class panels {
 public:
     explicit panels(int64_t outputs) : vectors((outputs + vector_lanes - 1) / vector_lanes) {}
@@ -37,7 +37,7 @@ private:
     const int64_t vectors;
 };
 
-// Lines of `length` numbers, `step` apart, with rows and columns swapped; row number k goes to `place(k)`.
+// Transposes lines of `length` numbers at stride `step`; row number k is written to `place(k)`.
 template <class Place>
 void turn_lines(const float* from, int64_t step, int64_t lines, int64_t length, Place place) {
     for (int64_t k = 0; k < length; k += vector_lanes) {
@@ -50,7 +50,7 @@ void turn_lines(const float* from, int64_t step, int64_t lines, int64_t length, 
     }
 }
 
-// Some depths of a panel of `width` vectors; outputs that are missing are 0.
+// A range of the depth of a panel of `width` vectors; missing outputs are 0.
 inline void fill_panel(const filter_bank& bank, int64_t first_vector, int64_t width, int64_t first, int64_t count, float* to) {
     for (int64_t vector = 0; vector < width; ++vector) {
         const int64_t output = (first_vector + vector) * vector_lanes, lines = std::min(vector_lanes, bank.outputs - output);

@@ -1,4 +1,4 @@
-// Some pixels of a convolution by some vectors of filters, all sums in registers.
+// Some pixels of a convolution by some vectors of filters, with all sums in registers.
 #pragma once
 
 #include "vectors.h"
@@ -7,12 +7,12 @@ namespace precast::direct {
 
 constexpr int tile_pixels = vector_lanes == 16 ? 8 : 4, most_vectors = 3;
 
-// Numbers that lie side by side, as seen from where a pixel's first tap falls.
+// Contiguous numbers, relative to a pixel's first tap.
 struct segment {
     int64_t offset, depth;
 };
 
-// Pixels by where their first taps fall, and filters that lie depth by depth; with `adds`, products come on top of the sums that are there.
+// Pixels by the addresses of their first taps, and packed filters; with `adds`, products are added to the existing sums.
 struct tile_work {
     const float* const* from;
     const segment* segments;

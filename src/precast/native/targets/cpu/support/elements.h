@@ -1,4 +1,4 @@
-// Elements of any floating type up to 32 bits, in single precision.
+// Elements of any floating-point type up to 32 bits, in single precision.
 #pragma once
 
 #include "precast_host.h"

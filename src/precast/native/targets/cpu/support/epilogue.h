@@ -1,4 +1,4 @@
-// Epilogues with plain loops, for results that were computed without them.
+// Epilogues with plain loops, for results of algorithms without fused ones.
 #pragma once
 
 #include "elements.h"
@@ -33,7 +33,7 @@ inline float finished(finish_kind kind, float value, float operand) {
         case finish_kind::relu: return value < 0 ? 0 : value;
         case finish_kind::relu6: return clamped(value, 0.0f, 6.0f);
         case finish_kind::gelu: return value * 0.5f * (1 + erf(value * 0.70710678f));
-        // As oneDNN: the argument is doubled on the way, and infinity becomes NaN.
+        // Like oneDNN: the intermediate is doubled, and infinity becomes NaN.
         case finish_kind::gelu_doubled: return value * (1 + erf(value * 0.70710678f)) * 0.5f + 0.0f * value;
         case finish_kind::gelu_tanh: return value * 0.5f * (1 + tanh(0.79788456f * (value + 0.044715f * value * value * value)));
         case finish_kind::silu: return value / (1 + exp(-value));
@@ -44,7 +44,7 @@ inline float finished(finish_kind kind, float value, float operand) {
     return value;
 }
 
-// Only results of floating types up to 32 bits have epilogues.
+// Only results of floating-point types up to 32 bits have epilogues.
 inline void run_epilogue(const strided* inputs, const strided& result, const epilogue& epilogue) {
     const int last = result.rank - 1;
     if (epilogue.size == 0) return;

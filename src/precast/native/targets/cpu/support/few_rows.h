@@ -1,4 +1,4 @@
-// A few rows: what takes the time is reading the right matrix, so that happens once, from front to back.
+// GEMMs of few rows are bound by reading the right matrix, which therefore happens once, from front to back.
 #pragma once
 
 #include "product.h"
@@ -7,7 +7,7 @@ namespace precast::few_rows {
 
 constexpr int64_t most = 6;
 
-// Some columns of all rows: vectors go along the depth.
+// Some columns of all rows: vectors are along the depth.
 template <int rows, int columns>
 void dot_columns(const product_problem& problem, int64_t column, float (&sums)[rows][vector_lanes], int64_t place) {
     float_vector totals[rows][columns] = {};

@@ -14,7 +14,7 @@ namespace {
 enum transform { complex_to_complex, real_to_complex, complex_to_real };
 enum normalization { none, by_root, by_count };
 
-// A tensor as pocketfft takes it; pairs of numbers lie next to each other there, and are copied where they do not.
+// A tensor in the form that pocketfft takes: complex pairs must be contiguous, and are copied if they are not.
 template <class T>
 struct operand {
     pocketfft::shape_t shape;
@@ -83,8 +83,8 @@ void run(const strided& input, const strided& output, const int64_t* numbers, si
 
 }  // namespace
 
-// Input and output: of one type; complex numbers are pairs along a last dimension. Numbers: what is transformed into
-// what, whether forward, how it is normalized, then the dimensions, up to one that is negative.
+// Input and output: of one type; complex numbers are pairs along a last dimension. Numbers: the kind of transform, whether it is
+// forward, its normalization, then the dimensions, ended by a negative number.
 int32_t fft(context*, const strided* inputs, const strided* outputs, const int64_t* numbers) {
     size_t dims = 0;
     while (numbers[3 + dims] >= 0) ++dims;

@@ -1,6 +1,6 @@
 // Products of groups of rows, each group by a matrix of its own.
 //
-// Inputs: left, right, and where each group of rows ends. Output: for rows by matrices, rows (zeros where they are in no group);
+// Inputs: left, right, and the end of each group of rows. Output: for rows by matrices, rows (zeros if they are in no group);
 // for rows by rows, a matrix for each group. Numbers: whether it is the latter.
 #include <algorithm>
 #include <cstring>
@@ -39,7 +39,7 @@ strided turned(const strided& matrix) {
     return result;
 }
 
-// Results lie one element after the other, without gaps.
+// Results are dense.
 void clear(const strided& result) {
     int64_t count = 1;
     for (int dim = 0; dim < result.rank; ++dim) count *= result.sizes[dim];

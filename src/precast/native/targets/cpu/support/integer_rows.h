@@ -1,6 +1,6 @@
-// Rows of 8-bit numbers by columns of 8-bit numbers, added up in 32 bits.
+// Rows of 8-bit integers by columns of 8-bit integers, accumulated in 32 bits.
 //
-// Processors multiply unsigned by signed bytes: rows are 128 more than they are, and what that adds is taken away again.
+// Processors multiply unsigned by signed bytes: rows are offset by 128, and the effect of the offset is subtracted again.
 #pragma once
 
 #include "product.h"
@@ -62,14 +62,14 @@ inline int32_t total_of(sums total) {
 inline sums nothing() { return {}; }
 #endif
 
-// `left` is rows of whole blocks, as `arrange` makes them; `product` says where results go.
+// `left` has rows of whole blocks, as made by `arrange`; `product` describes the result.
 struct problem {
     product_problem product;
     const int8_t *left, *codes;
     int64_t left_step, step;
 };
 
-// A row as `multiply_add` wants it; zeros up to a whole block.
+// A row in the form of `multiply_add`, padded with zeros to a whole block.
 inline void arrange(const int8_t* from, int64_t step, int64_t depth, int8_t* to) {
     for (int64_t k = 0; k < depth; ++k) to[k] = static_cast<int8_t>(shifts_rows ? from[k * step] ^ 0x80 : from[k * step]);
     std::fill(to + depth, to + rounded_up(depth, block), int8_t{0});
@@ -110,7 +110,7 @@ void dot_columns(const problem& problem, int64_t first_row, int64_t first, float
 
 template <int rows>
 void multiply_rows(const problem& problem, int64_t first_row, int64_t first) {
-    // One row reads memory from front to back.
+    // For one row, memory is read from front to back.
     constexpr int together = rows;
     const int64_t lanes = std::min(vector_lanes, problem.product.columns - first);
     float results[rows][vector_lanes] = {};
@@ -120,7 +120,7 @@ void multiply_rows(const problem& problem, int64_t first_row, int64_t first) {
     for (int row = 0; row < rows; ++row) problem.product.write(load_vector(results[row]), first_row + row, first, lanes);
 }
 
-// Threads have columns of their own, which stay in a cache for all rows.
+// Each thread has its own columns, which stay in its cache for all rows.
 inline void multiply(const problem& problem) {
     const auto& product = problem.product;
 #pragma omp parallel for if (product.is_large())

@@ -1,7 +1,7 @@
-// Matrix products: oneDNN, or loops of ours that are faster for some shapes; plain loops for double and integers.
+// GEMMs: by oneDNN, or by loops of ours that are faster for some shapes; by plain loops for double and integers.
 //
-// Inputs: left, right. Output: result. All have the same rank; leading dimensions are batches. Numbers: who computes it, if that
-// was found out when the program was compiled.
+// Inputs: left, right. Output: result. All have the same rank; leading dimensions are batches. Numbers: the variant, if autotuning
+// chose one at compile time.
 #include "epilogue.h"
 #include "plain_product.h"
 #include "primitive.h"
@@ -24,12 +24,12 @@ void prepare(const strided* inputs, const strided& result, const epilogue& epilo
     owned_layout given[3], wanted[3], bias, no_bias;
     const strided* operands[] = {&inputs[0], &inputs[1], &result};
     for (int each = 0; each < 3; ++each) {
-        // Batches may share a matrix; rows that are one row in memory are still so many rows.
+        // Batches may be broadcast; rows broadcast in memory are still separate rows.
         const int broadcast_dims = each < 2 ? result.rank - 2 : 0;
         if (!describe(*operands[each], type, broadcast_dims, given[each]) || !describe(*operands[each], type, broadcast_dims, wanted[each]))
             return;
     }
-    // A constant may lie as oneDNN likes best; it is rearranged only once.
+    // A constant may have oneDNN's preferred layout; it is reordered only once.
     if (inputs[1].is_constant &&
         dnnl_memory_desc_create_with_tag(wanted[1].fill(), inputs[1].rank, inputs[1].sizes, type, dnnl_format_tag_any) != dnnl_success)
         return;
@@ -49,10 +49,10 @@ void prepare(const strided* inputs, const strided& result, const epilogue& epilo
     made.create(plan);
 }
 
-// Who computes a product, as generated code has it. Without a number, or with 0, the rule of thumb decides.
+// The variants of a GEMM, as numbered in generated code. Without a number, or with 0, the rule of thumb decides.
 enum way { by_rule, by_onednn, by_own_loops };
 
-// False if another way was chosen, or is likely to be better: a constant has been packed, which is better still.
+// Returns false if another variant was chosen, or is likely to be better: packed constants are better still.
 bool run_own_loops(context& context, const strided* inputs, const strided& result, way chosen, const epilogue& epilogue) {
     if (chosen == by_onednn) return false;
     if (multiply_by_constant(context, inputs, result, epilogue)) return true;

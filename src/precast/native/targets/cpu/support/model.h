@@ -1,4 +1,4 @@
-// An opened model: its state, and the contexts that no call is using.
+// An open model: its state, and the contexts that are not in use.
 #pragma once
 
 #include <mutex>
@@ -11,7 +11,7 @@
 
 namespace precast {
 
-// A named tensor of a model in the layout that the program declares. It lies where it was given, or in memory of its own.
+// A named tensor of a model in the layout that the program declares. It is in the caller's memory, or in memory of its own.
 struct state {
     const state_spec* spec = nullptr;
     char* data = nullptr;
@@ -22,7 +22,7 @@ struct state {
     int64_t size() const { return extent_of(spec->rank, spec->shape, spec->strides) * item_size(); }
 };
 
-// Stored weights: safetensors layout, inside this library or in a file that is mapped.
+// Stored weights: in safetensors layout, inside this library or in a mapped file.
 class stored_weights {
 public:
     stored_weights() = default;
@@ -52,7 +52,7 @@ struct precast_model {
     precast_open_options options{};
     precast::stored_weights stored;
     std::vector<precast::state> states;
-    // Calls that only read state share it; one that updates it, and whoever writes it, is alone.
+    // Calls that only read state share the lock; calls that update it, and writes to it, are exclusive.
     std::shared_mutex state_mutex;
     precast::packed_weights packed;
     std::mutex mutex;
@@ -69,7 +69,7 @@ struct precast_model {
         const std::lock_guard<std::mutex> lock(mutex);
         idle.push_back(std::move(used));
     }
-    // After constants were written: what was made of them, and whoever knows where that is. No call may be running.
+    // After constants were written: discards everything derived from them, and all references to it. No call may be running.
     void forget_packed() {
         const std::lock_guard<std::mutex> lock(mutex);
         idle.clear();
@@ -79,7 +79,7 @@ struct precast_model {
 
 namespace precast {
 
-// Finds every tensor of the state among the weights given, the file named, or those inside this library.
+// Finds every tensor of the state in the weights passed, the file named, or the weights inside this library.
 precast_status open_state(precast_model& model);
 precast_status find_state(precast_model& model, const char* name, state** found);
 precast_status read_state(const state& state, const precast_tensor& target);

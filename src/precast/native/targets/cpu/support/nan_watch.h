@@ -1,8 +1,8 @@
-// Whether arithmetic met a NaN, or a number too large, told by the processor without looking at a number.
+// Detects whether arithmetic produced a NaN or overflowed, from the processor's exception flags.
 //
-// The larger of a NaN and 0, as oneDNN's relu and clip take it, is 0, where it should stay NaN; its gelu of infinity is NaN, and of
-// numbers beyond half the largest infinity. Processors note in each thread that there was such an operand, so this can be left to oneDNN
-// and done otherwise in the rare case that there was one.
+// oneDNN's relu and clip take the larger of NaN and 0, which is 0, where NaN should propagate; its gelu of infinity is NaN, and
+// that of numbers above half the maximum is infinity. Processors record such operands in each thread, so oneDNN is used anyway,
+// and the result is recomputed differently in the rare case that there was one.
 #pragma once
 
 #include <omp.h>
@@ -18,7 +18,7 @@ namespace precast {
 #if defined(__SSE__)
 constexpr bool can_watch = true;
 
-// In all threads that routines use, among the flags of MXCSR.
+// In all threads that routines use, clear some flags of MXCSR.
 inline void clear_flags(unsigned flags) {
 #pragma omp parallel if (omp_get_max_threads() > 1)
     _mm_setcsr(_mm_getcsr() & ~flags);
@@ -40,11 +40,11 @@ inline unsigned own_flags() { return 0; }
 inline void set_own_flags(unsigned) {}
 #endif
 
-// The watch over a call. Asking all threads takes as long as a small step does: where a call can be repeated it is asked once, at its
-// end, and if something was seen the call is repeated, as all later ones are run, with a watch over each step.
+// The watch over a call. Querying all threads takes as long as a small step: a call that can be repeated queries them once, at its
+// end, and if a flag was set the call is repeated, and later ones run, with a watch over each step.
 class call_watch {
 public:
-    // From here on, for these flags: by the step that needs it, or by the call.
+    // From here on, watch these flags: for the step that needs it, or for the call.
     bool begin_step(unsigned flags) {
         if (goes_by_step) {
             clear_flags(flags);
@@ -85,7 +85,7 @@ private:
     const unsigned flags;
 };
 
-// What the processor notes if oneDNN is wrong in one of these steps.
+// The flags that the processor sets if oneDNN may be wrong in one of these operations.
 inline unsigned flags_to_watch(const epilogue& epilogue) {
     constexpr unsigned invalid = 1, overflow = 8;  // no number, as an operand or for a result; a result too large
     unsigned flags = 0;

@@ -1,10 +1,9 @@
-// Where a tensor is not zero.
+// Positions of nonzero elements.
 #include "rows.h"
 
 namespace precast {
 
-// Input: any. Outputs: the places of elements that are not zero, counted row by row from the first element on, with room for
-// all; and how many there are.
+// Input: any. Outputs: the row-major positions of nonzero elements, with room for all elements; and their number.
 int32_t nonzero(context*, const strided* inputs, const strided* outputs, const int64_t*) {
     const strided& input = inputs[0];
     const rows lines{input, input.rank - 1};

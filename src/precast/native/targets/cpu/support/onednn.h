@@ -1,4 +1,4 @@
-// What routines that call oneDNN share: the engine of a context, element types, and owners of oneDNN's handles.
+// Shared by routines that call oneDNN: the engine of a context, element types, and owners of oneDNN's handles.
 #pragma once
 
 #include <dnnl.h>
@@ -25,7 +25,7 @@ public:
     }
     Handle get() const { return handle; }
     explicit operator bool() const { return handle != nullptr; }
-    // Where a function that creates a handle writes it, in place of the one there was.
+    // Where a function that creates a handle writes it, replacing the current one.
     Handle* fill() {
         if (handle) destroy(std::exchange(handle, nullptr));
         return &handle;
@@ -60,7 +60,7 @@ inline dnnl_data_type_t type_of(precast_dtype dtype) {
     return dnnl_data_type_undef;
 }
 
-// Of what is multiplied, which may be whole numbers where the result is not.
+// For factors, which may be integers even if the result is not.
 inline dnnl_data_type_t factor_type_of(precast_dtype dtype) { return dtype.code == 0 && dtype.bits == 8 ? dnnl_s8 : type_of(dtype); }
 
 inline std::string_view implementation_of(const owned_plan& plan) {
@@ -69,7 +69,7 @@ inline std::string_view implementation_of(const owned_plan& plan) {
     return name;
 }
 
-// oneDNN's own last resort is hundreds of times slower than its other implementations, and slower than plain loops.
+// oneDNN's reference implementations are hundreds of times slower than its others, and slower than plain loops.
 inline bool is_reference(const owned_plan& plan) { return implementation_of(plan).substr(0, 3) == "ref"; }
 
 }  // namespace precast

@@ -1,4 +1,4 @@
-// A file of their own: they are large, and compiled beside what calls oneDNN.
+// A separate file: these are large, and are compiled in parallel with the code that calls oneDNN.
 #include "own_convolutions.h"
 
 #include "depthwise.h"

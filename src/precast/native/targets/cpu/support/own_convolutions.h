@@ -1,4 +1,4 @@
-// Convolutions in loops of ours. Each computes the operand that is wanted; false if this is not its problem, or another way is better.
+// Convolutions in loops of ours. Each computes the requested operand, or returns false if another algorithm is needed or better.
 #pragma once
 
 #include "context.h"

@@ -1,7 +1,7 @@
-// Rows by a constant, which was brought into panels when it was met first: reading it is what takes the time.
+// Rows by a constant that is packed into panels on first use: the product is bound by reading it.
 //
-// A panel has a vector of columns side by side, depth by depth; what is missing of the last `vectors` panels is zeros. In how many
-// parts a sum is added up depends on the depth alone, so that neither the other rows nor the number of threads change a number.
+// A panel has a vector of contiguous columns, along the depth; the last `vectors` panels are padded with zeros. The number of
+// partial sums depends on the depth alone, so that neither the other rows nor the number of threads change a result.
 #pragma once
 
 #include <omp.h>
@@ -13,7 +13,7 @@ namespace precast::packed_product {
 
 constexpr int64_t vectors = vector_lanes == 16 ? 4 : 2, columns_together = vectors * vector_lanes;
 constexpr int64_t most_together = 6, part_depth = 384;
-// More rows are as fast with oneDNN, as measured.
+// Measured: with more rows, oneDNN is as fast.
 constexpr int64_t most_rows = 12;
 
 // The columns of one panel from `first` on.
@@ -43,7 +43,7 @@ inline const float* panels_of(context& context, const strided& right) {
         }));
 }
 
-// Some rows by a few panels. Sums of sums keep more digits than one long sum.
+// Some rows by a few panels. Sums of partial sums are more precise than one long sum.
 template <int rows>
 void multiply_panels(const product_problem& problem, int64_t first_row, const float* panels, int64_t first_column) {
     float_vector sums[vectors][rows] = {};
@@ -84,8 +84,8 @@ inline void multiply_rows(const product_problem& problem, int64_t first_row, int
     }
 }
 
-// A step after another multiplies by the same constant: what was read last is still in a cache, and is read first. Threads have
-// caches of their own, and keep to their columns.
+// Consecutive steps multiply by the same constant: the part read last is still in a cache, and is read first. Threads have
+// their own caches, and keep their columns.
 inline bool begins_at_end(context& context, const product_problem& problem, const float* panels) {
     const bool is_alone = !problem.is_large() || omp_get_max_threads() == 1;
     context.began_at_end = is_alone && context.last_panels == panels && !context.began_at_end;

@@ -1,8 +1,8 @@
-// Many rows by a constant in panels, shared out over the threads by columns, and by rows where there are too few of those.
+// Many rows by a constant in panels, divided between threads by columns, and by rows if there are too few columns.
 //
-// A thread goes over its columns a few panels at a time. A block of their depth stays in a cache while the rows go by, and the next
-// one is fetched meanwhile. In how many parts a sum is added up depends on the depth alone, so that neither the other rows nor the
-// number of threads change a number.
+// A thread processes a few panels of columns at a time. A block of their depth stays in a cache for all rows, while the next
+// block is prefetched. The number of partial sums depends on the depth alone, so that neither the other rows nor the number of
+// threads change a result.
 #pragma once
 
 #include <type_traits>
@@ -12,18 +12,18 @@
 namespace precast::packed_rows {
 
 constexpr int64_t block_depth = 384, block_rows = 128, cache_line = 16;
-// Rows are cut where every strip may end.
+// Rows may be divided at the end of every strip.
 constexpr int64_t row_unit = 4, strip_unit = 24;
 constexpr int most_vectors = 3;
 
 // Rows of a tile: as many as there are registers for their sums.
 constexpr int strip_of(int vectors) { return vector_lanes == 16 ? (vectors == 3 ? 8 : 12) : (vectors == 3 ? 4 : 6); }
 
-// Into how many parts rows and columns are cut: `rows` are counted in units, `columns` in vectors.
+// The number of parts of rows and columns: `rows` are counted in units, `columns` in vectors.
 struct grid {
     int64_t rows, columns, row_parts, column_parts;
 
-    // The one that leaves the least to the busiest thread; of those, the one that reads least.
+    // Minimizes the work of the busiest thread, and then the memory read.
     grid(const product_problem& problem, int64_t threads)
         : rows((problem.rows + row_unit - 1) / row_unit), columns((problem.columns + vector_lanes - 1) / vector_lanes) {
         int64_t least = 0, least_read = 0;
@@ -67,7 +67,7 @@ private:
         }
     }
 
-    // What a tile is multiplied from: `depth` from `first` on of `vectors` panels, and lines to fetch for later ones.
+    // The operands of a tile: `depth` from `first` on of `vectors` panels, and lines to prefetch for later tiles.
     struct block {
         int64_t panel, first, depth, first_row;
         const float *from, *ahead;
@@ -89,18 +89,18 @@ private:
             };
             int64_t row = 0;
             for (; row + strip <= rows; row += strip) tile(std::integral_constant<int, strip>(), row, 0);
-            // What is left is computed with rows before it: a tile of one row takes nearly as long as one of many.
+            // The remaining rows are computed together with rows before them: one row takes nearly as long as many.
             if (row && row < rows) tile(std::integral_constant<int, strip>(), rows - strip, strip - (rows - row));
             if (!row)
                 for (; row < rows; ++row) tile(std::integral_constant<int, 1>(), row, 0);
         }
     }
 
-    // All sums are in registers. The first `known` rows are there already, and are not written.
+    // All sums are in registers. The first `known` rows are already computed, and are not written.
     template <int rows, int vectors>
     __attribute__((noinline)) void multiply_tile(const block& block, int64_t row, int64_t known) const {
         float_vector totals[rows][vectors] = {};
-        // Three rows share a pointer, as an address may hold twice a step: there are not as many registers as rows.
+        // Three rows share a pointer, since an address may include twice a stride: there are fewer registers than rows.
         constexpr int pointers = (rows + 2) / 3;
         const int64_t step = problem.left_step, panel_step = problem.depth * vector_lanes;
         const float *left[pointers], *right[vectors];
@@ -133,7 +133,7 @@ private:
         finish(totals, block, row, known);
     }
 
-    // Sums of sums keep more digits than one long sum.
+    // Sums of partial sums are more precise than one long sum.
     template <int rows, int vectors>
     void finish(float_vector (&totals)[rows][vectors], const block& block, int64_t row, int64_t known) const {
         float* place = sums + row * vectors * vector_lanes;
@@ -160,7 +160,7 @@ private:
     float* const sums;
 };
 
-// As measured: oneDNN is faster with very many rows, and with results that no cache holds.
+// Measured: oneDNN is faster with very many rows, and with results that exceed the caches.
 inline bool is_best(const product_problem& problem) {
     constexpr int64_t most_rows = 512, most_results = 1 << 21;
     return problem.rows <= most_rows && problem.rows * problem.columns <= most_results;

@@ -1,8 +1,8 @@
-// Weights of convolutions into and out of blocks of channels: oneDNN's own reorders are far slower, and without constants
-// they run in every call.
+// Packs convolution weights into blocks of channels, and back: oneDNN's own reorders are far slower, and for non-constant
+// weights they run in every call.
 //
-// Into: from [outputs][inputs][taps] to [outputs / block][taps][inputs][block], where a last block that is not full ends in
-// zeros. Out of (gradients): from [outputs / 16][inputs / 16][taps][16 inputs][16 outputs] to [outputs][inputs][taps].
+// Packing: from [outputs][inputs][taps] to [outputs / block][taps][inputs][block], where a partial last block is padded with
+// zeros. Unpacking (gradients): from [outputs / 16][inputs / 16][taps][16 inputs][16 outputs] to [outputs][inputs][taps].
 #pragma once
 
 #include <algorithm>
@@ -49,7 +49,7 @@ inline layout_facts layout_of(const_dnnl_memory_desc_t layout) {
 
 class packing {
 public:
-    // How to get from `given` to `wanted`, or back for an output; does nothing between other layouts than the ones above.
+    // The conversion from `given` to `wanted`, or back for an output; does nothing for layouts other than those above.
     static packing between(const_dnnl_memory_desc_t given, const_dnnl_memory_desc_t wanted, bool is_output) {
         const auto plain = layout_of(given), blocked = layout_of(wanted);
         const size_t rank = plain.sizes.size();
@@ -80,7 +80,7 @@ private:
         return true;
     }
 
-    // How many channels a block has; 0 if this is another layout.
+    // The number of channels in a block; 0 if this is another layout.
     static int64_t block_into(const layout_facts& to, int64_t inputs, int64_t taps) {
         if (to.block_sizes.size() != 1 || to.block_dims[0] != 0 || to.block_sizes[0] % lanes != 0 || to.padded[1] != inputs) return 0;
         const int64_t block = to.block_sizes[0];

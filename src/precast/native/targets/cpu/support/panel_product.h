@@ -1,8 +1,8 @@
-// Many rows: those of the left matrix, the smaller one, are brought into panels, and the right one is read as it lies.
+// Many rows: the left matrix, the smaller one, is packed into panels, and the right one is read in place.
 //
-// A panel has `panel_width` rows side by side, depth by depth. Products with it are columns of the result, which are turned in
-// registers before they are finished and written. In how many parts a sum is added up depends on the depth alone, so that the
-// number of threads changes no number.
+// A panel has `panel_width` contiguous rows, along the depth. Products with it are columns of the result, which are transposed in
+// registers before the epilogue and the store. The number of partial sums depends on the depth alone, so that the number of
+// threads does not change a result.
 #pragma once
 
 #include <omp.h>
@@ -14,10 +14,10 @@ namespace precast::panel_product {
 
 constexpr int tile_columns = vector_lanes == 16 ? 12 : 6;
 constexpr int64_t panel_width = 2 * vector_lanes;
-// Panels of a block stay in the second cache; columns of a group are as many tiles as squares of vectors.
+// Panels of a block stay in the second-level cache; a group has as many columns as whole tiles and squares of vectors allow.
 constexpr int64_t block_rows = 128, block_depth = 768, part_depth = 384, group_columns = 96, small_group = group_columns / 2;
 constexpr int64_t cache_line = 16;
-// Columns that lie a multiple of this apart are in each other's way in the first cache.
+// Columns at a multiple of this stride collide in the first-level cache.
 constexpr int64_t colliding_step = 512, copied_step = block_depth + cache_line;
 
 struct tile {
@@ -27,7 +27,7 @@ struct tile {
     int64_t ahead_step, ahead_columns;
 };
 
-// A few columns by a panel, all sums in registers; with `adds`, on top of those that are there.
+// A few columns by a panel, with all sums in registers; with `adds`, they are added to existing ones.
 template <int vectors>
 __attribute__((noinline)) void multiply_tile(const tile& tile, const float* panel, int64_t depth, float* sums, bool adds) {
     float_vector totals[tile_columns][vectors] = {};
@@ -91,7 +91,7 @@ public:
 private:
     static constexpr int64_t filled_depth = 128;
 
-    // What a thread takes at a time: small groups of columns where there are few, and half the rows where that is more even.
+    // A thread's unit of work: small groups of columns if there are few, and half the rows if that is better balanced.
     struct shares {
         int64_t rows, columns;
 
@@ -103,7 +103,7 @@ private:
         }
     };
 
-    // A vector of rows, some of the depth; what is missing of the last vector is 0.
+    // Vectors of rows for a range of the depth; missing rows of the last vector are 0.
     void fill_panel(int64_t row, int64_t k, int64_t end) const {
         float* panel = panels + row / panel_width * panel_width * problem.depth + row % panel_width;
         for (; k < end; k += vector_lanes) {
@@ -140,7 +140,7 @@ private:
         }
     }
 
-    // Sums of sums keep more digits than one long sum.
+    // Sums of partial sums are more precise than one long sum.
     template <int vectors>
     static void multiply_parts(tile tile, const float* panel, int64_t depth, float* sums, bool adds) {
         for (int64_t first = 0; first < depth; first += part_depth) {
@@ -151,7 +151,7 @@ private:
 
     const float* at(int64_t column, int64_t k) const { return problem.right + column * problem.right_step + k; }
 
-    // Some columns as they lie, or, if they are too few or in each other's way, copied, with columns of zeros.
+    // Some columns in place, or, if they are too few or collide in the cache, copied, padded with zero columns.
     tile tile_of(int64_t column, int64_t first, int64_t depth, int64_t rows, float* copy) const {
         const int64_t columns = std::min<int64_t>(tile_columns, problem.columns - column);
         const int64_t ahead_columns = tile_columns / ((rows + panel_width - 1) / panel_width);
@@ -164,7 +164,7 @@ private:
         return {copy, copied_step, nullptr, problem.right_step, ahead_columns};
     }
 
-    // A line of each row that is written when the group is done.
+    // Prefetch a line of each row that is written when the group is done.
     void prefetch_results(int64_t row, int64_t column) const {
         if (column >= problem.columns) return;
         for (int64_t each = row; each < std::min(rows, row + panel_width); ++each)

@@ -1,5 +1,5 @@
-// Convolutions whose filters are single pixels, as products of pixels by filters: by constants that are in panels, or by filters as
-// they lie, where there are few pixels: oneDNN would bring those into blocks in every call, which takes longer than it saves.
+// 1×1 convolutions as products of pixels by filters: by constant filters in panels, or, for few pixels, by filters in place:
+// oneDNN would reorder those in every call, which takes longer than it saves.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ public:
     explicit pixel_product(const convolution_problem& problem)
         : problem(problem), x(*problem.operands[source]), w(*problem.operands[weights]), y(*problem.operands[result]) {}
 
-    // False if this is another problem, or another way is better.
+    // Returns false if this is a different problem, or another algorithm is better.
     bool run(context& context, const strided* inputs, const epilogue& epilogue) const {
         if (!fits() || !(w.is_constant ? x.sizes[1] >= long_depth : pays())) return false;
         std::vector<strided> rows;
@@ -31,7 +31,7 @@ private:
 
     int64_t pixels() const { return pixels_of(y); }
 
-    // A column for each filter.
+    // One column per filter.
     strided filters() const {
         strided matrix = w;
         matrix.rank = 2;
@@ -48,7 +48,7 @@ private:
         return is_channels_last(x) && is_channels_last(y);
     }
 
-    // As measured: oneDNN takes as long to pack filters as for some 16 pixels more. Ours computes whole vectors of pixels.
+    // Measured: packing filters costs oneDNN about as much as 16 more pixels. Ours computes whole vectors of pixels.
     bool pays() const {
         constexpr int64_t most = 64, packing = 16;
         if (vector_lanes != 16 || x.sizes[1] < long_depth || pixels() > most) return false;

@@ -1,4 +1,4 @@
-// Images whose channels lie side by side, as rows of pixels.
+// Channels-last images as rows of pixels.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ inline int64_t pixels_of(const strided& image) {
     return count;
 }
 
-// Operands of the epilogue of `image`, with all pixels in one line; false if they lie otherwise.
+// Operands of the epilogue of `image`, with all pixels in one dimension; false if their layout does not allow it.
 inline bool as_pixel_rows(const strided& image, const strided* inputs, const epilogue& epilogue, std::vector<strided>& rows) {
     for (int32_t each = 0; each < epilogue.size; ++each) {
         const int32_t place = epilogue.steps[each].operand;

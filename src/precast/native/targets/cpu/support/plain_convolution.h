@@ -1,4 +1,4 @@
-// Convolutions and their gradients with plain loops, for types that oneDNN does not have.
+// Convolutions and their gradients with plain loops, for types that oneDNN does not support.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ struct convolution_problem {
     }
 };
 
-// Missing spatial dimensions count as one position.
+// Missing spatial dimensions have size one.
 struct plain_loops {
     int64_t batch, groups, inputs, outputs;  // channels are those of one group
     std::array<int64_t, 3> in, kernel, out, stride, padding, dilation;
@@ -60,7 +60,7 @@ struct plain_loops {
         return a * s[0] + b * s[1] + at[0] * s[2] + at[1] * s[3] + at[2] * s[4];
     }
 
-    // Where in the input tap `tap` of output position `at` falls; false if that is outside.
+    // The input position of tap `tap` for output position `at`; false if it is outside.
     bool input_position(const std::array<int64_t, 3>& at, const std::array<int64_t, 3>& tap, std::array<int64_t, 3>& found) const {
         for (int dim = 0; dim < 3; ++dim) {
             found[dim] = at[dim] * stride[dim] - padding[dim] + tap[dim] * dilation[dim];
@@ -69,7 +69,7 @@ struct plain_loops {
         return true;
     }
 
-    // The output position whose tap `tap` falls on input position `at`; false if there is none.
+    // The output position whose tap `tap` is at input position `at`; false if there is none.
     bool output_position(const std::array<int64_t, 3>& at, const std::array<int64_t, 3>& tap, std::array<int64_t, 3>& found) const {
         for (int dim = 0; dim < 3; ++dim) {
             const int64_t start = at[dim] + padding[dim] - tap[dim] * dilation[dim];

@@ -1,5 +1,5 @@
-// Matrix products of any type with plain loops, a piece of the result at a time. Elements are read and written a line at a
-// time by functions of their type: the loops that multiply exist once for each type in which products are added up.
+// GEMMs of any type with plain loops, a piece of the result at a time. Elements are read and written a line at a time by
+// functions of their type: the multiplying loops are instantiated once per accumulator type.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ void write_line(const Sum* line, void* data, int64_t first, int64_t stride, int6
     for (int64_t each = 0; each < count; ++each) to[each * stride] = cast<T>(line[each]);
 }
 
-// Where matrix number `number` of a batch of any rank starts, by the sizes of the result's batch.
+// The start of matrix number `number` of a batch of any rank, by the sizes of the result's batch.
 inline int64_t batch_offset(const strided& operand, const strided& result, int64_t number) {
     int64_t offset = 0;
     for (int dim = result.rank - 3; dim >= 0; --dim) {
@@ -67,8 +67,8 @@ int32_t multiply_plainly_as(const strided& left, const strided& right, const str
     return multiply_lines<Sum>(left, right, result, read_line<T, Sum>, write_line<T, Sum>);
 }
 
-// Integers are added up with 64 bits: what they wrap around to is the same. As in eager, truth values have a product where
-// nothing is added up: it is false.
+// Integers are accumulated in 64 bits, which wrap around to the same result. As in eager, bools support only empty
+// sums, which are false.
 inline int32_t multiply_plainly(const strided& left, const strided& right, const strided& result) {
     if (result.dtype.code == 6 && left.sizes[left.rank - 1] == 0) return multiply_plainly_as<uint8_t, int64_t>(left, right, result);
     switch (result.dtype.code * 256 + result.dtype.bits) {

@@ -1,4 +1,4 @@
-// A oneDNN primitive with its operands: prepared once for given sizes, layouts and epilogue, then executed many times.
+// A oneDNN primitive with its operands: prepared once per sizes, layouts and epilogue, then executed many times.
 #pragma once
 
 #include <omp.h>
@@ -22,7 +22,7 @@ inline void append_layout(problem_key& key, const strided& operand) {
     key.insert(key.end(), operand.strides, operand.strides + operand.rank);
 }
 
-// What tells prepared primitives apart. How many threads there are decides how oneDNN divides the work.
+// The key of a prepared primitive. The number of threads determines how oneDNN divides the work.
 inline problem_key key_of(int64_t kind, const strided* inputs, const strided& result, size_t own_inputs,
                           const epilogue& epilogue) {
     problem_key key{kind, result.dtype.code * 256 + result.dtype.bits, inputs[0].dtype.code * 256 + inputs[0].dtype.bits, omp_get_max_threads()};
@@ -35,8 +35,8 @@ inline problem_key key_of(int64_t kind, const strided* inputs, const strided& re
     return key;
 }
 
-// Sizes and strides as oneDNN wants them: what is the same along one of the first `broadcast_dims` dimensions has size 1
-// there, and where there is nothing to step along, the stride is that of a row-major tensor.
+// Sizes and strides in oneDNN's form: broadcast dimensions, among the first `broadcast_dims`, have size 1, and where strides do
+// not matter, they are those of a row-major tensor.
 inline bool describe(const strided& operand, dnnl_data_type_t type, int broadcast_dims, owned_layout& layout) {
     dnnl_dims_t sizes, strides;
     int64_t extent = 1;
@@ -58,7 +58,7 @@ public:
 
     bool create(const owned_plan& plan) { return dnnl_primitive_create(handle.fill(), plan.get()) == dnnl_success; }
 
-    // An operand that lies in memory as `given` and that the primitive wants as `plan` says.
+    // An operand that is in memory as `given`, and that the primitive expects as in `plan`.
     bool add_operand(const engine& engine, const owned_plan& plan, int argument, const owned_layout& given, bool is_output) {
         operand added;
         added.argument = argument;
@@ -75,7 +75,7 @@ public:
                 return false;
             added.offset = scratch_size;
             added.size = static_cast<int64_t>(dnnl_memory_desc_get_size(wanted));
-            // One weight may be read as it lies and transposed: the same address, another matrix.
+            // One weight may be used both as it is and transposed: the same address, a different matrix.
             added.layout = layout_of(wanted).key();
             const auto from_key = layout_of(given.get()).key();
             added.layout.insert(added.layout.end(), from_key.begin(), from_key.end());
@@ -85,7 +85,7 @@ public:
         return true;
     }
 
-    // The operands of an epilogue that the primitive runs itself, as the post-ops that `post_ops_of` makes of it.
+    // The operands of an epilogue that the primitive runs itself, as post-ops made by `post_ops_of`.
     bool add_epilogue(const engine& engine, const strided* inputs, const epilogue& epilogue, const owned_layout& bias,
                       bool signs_zeros = false) {
         int post_op = 0;
@@ -159,7 +159,7 @@ private:
         return dnnl_primitive_execute(operand.reorder.get(), engine.stream.get(), 2, bound) == dnnl_success;
     }
 
-    // The constant at `data` in the layout that this primitive wants, rearranged when it is met first.
+    // The constant at `data` in the layout of this primitive, reordered on first use.
     static char* packed(context& context, const engine& engine, operand& operand, void* data) {
         const auto found = operand.packed.find(data);
         if (found != operand.packed.end()) return found->second;
@@ -179,7 +179,7 @@ private:
     int64_t scratch_size = 0;
 };
 
-// Primitives of one context. Dynamic sizes could make them many: they are then forgotten and prepared again.
+// Primitives of one context. With dynamic sizes there may be too many: then all are discarded, and prepared again on use.
 struct primitives : routine_cache {
     static constexpr size_t limit = 2048;
     precast::engine engine;
@@ -194,7 +194,7 @@ struct primitives : routine_cache {
     }
 };
 
-// The first step of an epilogue may be what oneDNN calls a bias: added along one dimension only.
+// Whether the first step of an epilogue is a bias in oneDNN's sense: added along one dimension only.
 inline bool starts_with_bias(const strided* inputs, const epilogue& epilogue, int channel) {
     if (!epilogue.size || epilogue.steps[0].kind != finish_kind::add) return false;
     const auto& operand = inputs[epilogue.steps[0].operand];
@@ -203,8 +203,8 @@ inline bool starts_with_bias(const strided* inputs, const epilogue& epilogue, in
     return true;
 }
 
-// An epilogue as oneDNN's post-ops, from step `first` on. With `signs_zeros`, for an implementation whose relu gives −0, which
-// adding 0 makes 0.
+// An epilogue as oneDNN's post-ops, from step `first` on. With `signs_zeros`, for an implementation whose relu returns −0, which
+// adding 0 turns into 0.
 inline bool post_ops_of(const strided* inputs, const epilogue& epilogue, int first, owned_attributes& attributes,
                         bool signs_zeros = false) {
     owned_post_ops steps;
@@ -220,7 +220,7 @@ inline bool post_ops_of(const strided* inputs, const epilogue& epilogue, int fir
                 status = dnnl_post_ops_append_binary(steps.get(), step.kind == finish_kind::add ? dnnl_binary_add : dnnl_binary_mul,
                                                      layout.get());
                 break;
-            // Whoever runs these three watches for NaN, which the first two make 0, and the third makes of infinity.
+            // These three are run under a watch for NaN, which the first two turn into 0, and the third produces from infinity.
             case finish_kind::relu:
                 if (!can_watch) return false;
                 status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_relu, 0, 0);

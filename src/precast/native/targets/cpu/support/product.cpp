@@ -9,7 +9,7 @@ namespace precast {
 
 namespace {
 
-// Operands of an epilogue as a vector epilogue wants them: rows are pixels, columns are channels.
+// Operands of an epilogue in the form of a vector epilogue: rows are pixels, columns are channels.
 std::vector<strided> as_images(const strided* inputs, const epilogue& epilogue) {
     int32_t count = 0;
     for (int32_t each = 0; each < epilogue.size; ++each) count = std::max(count, epilogue.steps[each].operand + 1);
@@ -23,7 +23,7 @@ std::vector<strided> as_images(const strided* inputs, const epilogue& epilogue) 
     return images;
 }
 
-// The product, whatever its right matrix lies like; nothing if the others do not lie as these loops want them.
+// The product, for any layout of the right matrix; nothing if the other layouts are not supported.
 std::optional<product_problem> problem_of(const strided* inputs, const strided& result, const epilogue& epilogue) {
     const auto &left = inputs[0], &right = inputs[1];
     if (!left.is_single() || !right.is_single() || left.strides[1] != 1) return {};
@@ -55,7 +55,7 @@ std::optional<product_problem> product_as_it_lies(const strided* inputs, const s
     return problem_of(inputs, result, epilogue);
 }
 
-// Few rows, or vectors of rows that are nearly full; columns that collide are copied, which pays for few rows only.
+// Few rows, or nearly full vectors of rows; columns that collide in the cache are copied, which pays only for few rows.
 bool is_best_as_it_lies(const product_problem& problem) {
     constexpr int64_t long_depth = 64, fewest_full = 16, most_copied = 32, most = 128;
     const int64_t rows = problem.rows, filled = rounded_up(rows, vector_lanes);

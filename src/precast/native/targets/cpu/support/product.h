@@ -1,7 +1,7 @@
-// Products in single precision, of few rows, or by a constant.
+// GEMMs in single precision, of few rows, or by a constant.
 //
-// Matrices whose columns lie one after the other, as the weights of linear layers do, are read as they lie: nobody knows whether
-// they are still those of the last call. Constants are brought into panels once.
+// Matrices with contiguous columns, such as the weights of linear layers, are read in place, since they may change between
+// calls. Constants are packed into panels once.
 #pragma once
 
 #include <algorithm>
@@ -36,22 +36,22 @@ struct product_problem {
     }
 };
 
-// Where a product goes, and what is done to it, of a result that is rows of floats; nothing if vectors cannot be written there.
+// The destination and epilogue of a product whose result is rows of floats; nothing if vectors cannot be written there.
 std::optional<product_problem> product_into(const strided* inputs, const strided& result, const epilogue& epilogue);
 
-// The product and its epilogue as these loops want them; nothing if they lie otherwise.
+// The product and its epilogue in the form of these loops; nothing if the layouts are not supported.
 std::optional<product_problem> product_as_it_lies(const strided* inputs, const strided& result, const epilogue& epilogue);
 
-// Whether these loops are likely to be the fastest way, as measured.
+// Whether these loops are likely to be the fastest variant, as measured.
 bool is_best_as_it_lies(const product_problem& problem);
 
-// False if there is no memory.
+// Returns false if there is no memory.
 bool multiply_as_it_lies(context& context, const product_problem& problem);
 
-// Rows by a constant matrix. False if it is none, another way is better, or there is no memory.
+// Rows by a constant matrix. Returns false if it is not constant, another variant is better, or there is no memory.
 bool multiply_by_panels(context& context, const product_problem& problem, const strided& right);
 
-// The same for operands that may lie otherwise. False if this is another problem, or there is no memory.
+// The same for operands of any layout. Returns false if this is a different problem, or there is no memory.
 bool multiply_by_constant(context& context, const strided* inputs, const strided& result, const epilogue& epilogue);
 
 }  // namespace precast

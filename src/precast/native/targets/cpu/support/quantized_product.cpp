@@ -1,8 +1,9 @@
-// Rows by weights of 8 or 4 bits, which become floats on their way into registers; whole numbers where rows are of 8 bits, too.
+// Rows by weights of 8 or 4 bits, which are dequantized in registers; integer products if rows have 8 bits, too.
 //
-// Inputs: left [rows, depth]; codes [columns, depth], two to a byte where they have 4 bits; scales and zero points [columns, groups],
-// if there are any. Output: result [rows, columns]. Numbers: bits of a code, the zero point of all, whether there are scales, and
-// whether there are zero points. Codes of 16 bits are weights in bfloat16 as they are. Rows of whole numbers are multiplied with codes of 8 bits without either.
+// Inputs: left [rows, depth]; codes [columns, depth], two to a byte if they have 4 bits; scales and zero points [columns, groups],
+// if there are any. Output: result [rows, columns]. Numbers: bits of a code, a common zero point, whether there are scales, and
+// whether there are zero points. Codes of 16 bits are plain bfloat16 weights. Rows of integers are multiplied with 8-bit codes
+// without scales and zero points.
 #include <omp.h>
 
 #include "integer_rows.h"
@@ -12,7 +13,7 @@ namespace precast {
 
 namespace {
 
-// Copies rows as floats in the order of the codes, zeros up to a whole number of blocks.
+// Copies rows as floats in the order of the codes, padded with zeros to a whole number of blocks.
 template <class Codes>
 void arrange_rows(const strided& left, int64_t rows, int64_t depth, float* to) {
     const int64_t padded = rounded_up(depth, Codes::block);
@@ -30,7 +31,7 @@ void arrange_rows(const strided& left, int64_t rows, int64_t depth, float* to) {
     }
 }
 
-// Where results go: rows of floats at once; others by way of floats, with half precision among the operands made floats before.
+// The destination: rows of floats directly; others through floats, with 16-bit float operands converted first.
 class destination {
 public:
     product_problem problem;
@@ -75,7 +76,7 @@ private:
             if (epilogue.steps[each].operand < 0) continue;
             auto& operand = operands[epilogue.steps[each].operand];
             if (operand.is_single() || operand.dtype.bits != 16) continue;
-            // What is the same along a dimension is read once.
+            // Broadcast dimensions are read once.
             const int64_t rows = operand.strides[0] ? operand.sizes[0] : 1, columns = operand.strides[1] ? operand.sizes[1] : 1;
             widened.emplace_back(static_cast<size_t>(rows * columns));
             for (int64_t row = 0; row < rows; ++row)

@@ -1,5 +1,5 @@
-// Rows by weights in few bits. Few rows: reading the weights is what takes the time, so that happens once, from front to back. Many
-// rows: a panel of columns becomes floats, in a core's cache, for all rows.
+// Rows by quantized weights. Few rows are bound by reading the weights, which therefore happens once, from front to back. For many
+// rows, a panel of columns is dequantized, in a core's cache, for all rows.
 #pragma once
 
 #include "product.h"
@@ -7,37 +7,37 @@
 
 namespace precast::quantized_rows {
 
-// More rows are faster by panels, as measured.
+// Measured: with more rows, panels are faster.
 constexpr int64_t most_few = 16;
 constexpr int64_t depth_part = 256;
 
-// `left` has its numbers in the order of `Codes`, zeros up to a whole number of blocks; the finish is that of the result.
+// `left` has its numbers in the order of `Codes`, padded with zeros to whole blocks; the finish is that of the result.
 struct problem {
     product_problem product;
     quantized_weights weights;
 };
 
-// How many bytes so many codes take, which are whole bytes.
+// The number of bytes of so many codes, which are whole bytes.
 template <class Codes>
 constexpr int64_t bytes_of(int64_t codes) {
     return codes * Codes::bytes / Codes::block;
 }
 
-// The last block of a column, of which `count` codes are there; the others are zeros.
+// The last block of a column, with `count` codes; the others are zeros.
 template <class Codes>
 void read_some(const Codes& codes, const uint8_t* from, int64_t count, float_vector (&numbers)[Codes::vectors]) {
     uint8_t rest[Codes::bytes] = {};
-    // The last of two codes in a byte may be none.
+    // A byte's second code may be missing.
     const int64_t there = Codes::bytes < Codes::block ? count + count % 2 : count;
     std::memcpy(rest, from, static_cast<size_t>(bytes_of<Codes>(there)));
     codes.read(rest, numbers);
 }
 
-// Some columns of some rows: vectors go along the depth. One row takes a column at a time, as processors foresee what is read from
-// front to back; several take several, as their own numbers are read again for each.
+// Some columns of some rows: vectors are along the depth. One row takes a column at a time, since processors prefetch sequential
+// reads; several rows take several columns, since their own numbers are reread for each.
 template <class Codes, int rows, int columns>
 void dot_columns(const problem& problem, int64_t first_row, int64_t first, float (&sums)[rows][vector_lanes], int64_t place, float* memory) {
-    // Sums that do not wait for each other.
+    // Independent sums.
     constexpr int blocks = std::max(1, 4 / rows / columns / Codes::vectors), chains = blocks * Codes::vectors;
     constexpr int64_t ahead = 4096;
     const auto& product = problem.product;
@@ -59,7 +59,7 @@ void dot_columns(const problem& problem, int64_t first_row, int64_t first, float
 #pragma GCC unroll 2
                 for (int each = 0; each < Codes::vectors; ++each) {
                     const float_vector factor = in_register(numbers[each]);
-                    // Where there are registers for it, numbers of a vector are added up together.
+                    // If there are enough registers, the lanes of a vector are accumulated together.
                     const int to = columns > 1 ? 0 : chain + each;
 #pragma GCC unroll 4
                     for (int row = 0; row < rows; ++row)
@@ -114,7 +114,7 @@ void multiply_few(const problem& problem, int64_t first, float* memory) {
     if (row < problem.product.rows) multiply_rows<Codes, 1>(problem, row, first, memory);
 }
 
-// Floats of one part of the depth of a panel's columns, row by row as `multiply_block` wants them.
+// Floats of a range of the depth of a panel's columns, row by row in the form of `multiply_block`.
 template <class Codes>
 void fill_panel(const problem& problem, int64_t first, int64_t start, int64_t end, float* to, float* memory) {
     const auto& weights = problem.weights;
@@ -172,7 +172,7 @@ inline int64_t workspace_of(const problem& problem) {
     return rounded_up(facts + (is_few ? 0 : (depth_part + problem.product.rows) * panel), vector_lanes);
 }
 
-// Threads have columns of their own. `memory` is a workspace for each.
+// Each thread has its own columns. `memory` is a workspace for each.
 template <class Codes>
 void multiply(const problem& problem, float* memory) {
     const auto& product = problem.product;

@@ -1,7 +1,7 @@
-// Weights in few bits, as they lie in memory, made floats in registers: a block of numbers at a time.
+// Quantized weights, read from memory and dequantized in registers, a block of numbers at a time.
 //
-// A block of 4-bit numbers has the low halves of its bytes first and then the high ones: numbers 0, 2, 4, … and 1, 3, 5, … What
-// they are multiplied with is put in the same order once (`arrange`).
+// A block of 4-bit codes has the low halves of its bytes first and then the high ones: numbers 0, 2, 4, … and 1, 3, 5, … The other
+// operand is put in the same order once (`arrange`).
 #pragma once
 
 #include "blocks.h"
@@ -10,7 +10,7 @@ namespace precast {
 
 typedef int32_t whole_vector __attribute__((vector_size(vector_lanes * 4)));
 
-// As many bytes as a vector has lanes. Compilers know how to do this, but do it lane by lane.
+// As many bytes as a vector has lanes. Compilers have a conversion for this, but do it lane by lane.
 template <class Byte>
 whole_vector widen_bytes(const uint8_t* from) {
     constexpr bool is_signed = std::is_signed<Byte>::value;
@@ -28,7 +28,7 @@ whole_vector widen_bytes(const uint8_t* from) {
 }
 inline float_vector as_floats(whole_vector numbers) { return __builtin_convertvector(numbers, float_vector); }
 
-// `has_zero`: whether codes mean what they are less a zero point, which is that of their group.
+// `has_zero`: whether a zero point, that of the group, is subtracted from codes.
 template <class Byte, bool has_zero>
 struct byte_codes {
     static constexpr int vectors = 1;
@@ -44,7 +44,7 @@ struct byte_codes {
     static void arrange(float*, const float*) {}
 };
 
-// Not codes, but floats of which the lower half is left out.
+// Not codes, but floats without their lower half.
 struct bfloat_codes {
     static constexpr int vectors = 1;
     static constexpr int64_t block = vector_lanes, bytes = 2 * vector_lanes;
@@ -73,7 +73,7 @@ struct half_byte_codes {
     static constexpr int64_t block = 2 * vector_lanes, bytes = vector_lanes;
 
 #if defined(__AVX512F__)
-    // All sixteen numbers that a code can mean, looked up by its lowest four bits.
+    // All sixteen values of a code, looked up by its lowest four bits.
     float_vector meanings;
     explicit half_byte_codes(float zero_point)
         : meanings(float_vector{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} - zero_point) {}
@@ -100,15 +100,15 @@ struct half_byte_codes {
     }
 };
 
-// A matrix of codes, and what makes numbers of them: column n of the product is by (codes[n] - zeros[n]) * scales[n], where every
-// `group` codes of a column have a scale and a zero point of their own; groups but the only one are whole blocks.
+// A matrix of codes with its scales: column n of the product is by (codes[n] - zeros[n]) * scales[n], where each group of
+// `group` codes in a column has its own scale and zero point; unless there is only one, groups are whole blocks.
 struct quantized_weights {
     const uint8_t* codes;
     int64_t step, group, groups;  // `step` bytes from column to column
     const strided *scales, *zeros;
     float zero;
 
-    // The numbers of a column's groups, where they lie or in `line`.
+    // The numbers of a column's groups, in place or in `line`.
     static const float* line_of(const strided& operand, int64_t column, int64_t count, float* line) {
         const int64_t start = column * operand.strides[0], step = operand.strides[1];
         if (operand.is_single() && (step == 1 || count == 1)) return static_cast<const float*>(operand.data) + start;

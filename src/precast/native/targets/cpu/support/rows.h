@@ -1,4 +1,4 @@
-// What routines that work row by row share: going over rows of any layout, and choosing by element type.
+// Shared by routines that work row by row: iterating over rows of any layout, and dispatch by element type.
 #pragma once
 
 #include <vector>
@@ -57,7 +57,7 @@ int32_t by_type(precast_dtype dtype, Body body) {
     return fail(PRECAST_FAILED, "no routine for dtype code %d with %d bits", dtype.code, dtype.bits);
 }
 
-// Half precision is computed with in single precision.
+// 16-bit floats are computed in single precision.
 template <class T>
 using wide = std::conditional_t<std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>, float, T>;
 

@@ -1,4 +1,4 @@
-// Running sums, products, maxima and minima along a dimension.
+// Cumulative sums, products, maxima and minima along a dimension.
 #include <algorithm>
 
 #include "context.h"
@@ -10,7 +10,7 @@ namespace {
 
 enum kind { sum, product, highest, lowest, log_sum_exp };
 
-// Sums and products of floats are carried in double, as eager does.
+// Sums and products of floats are carried in double, as in eager.
 template <class T>
 using carried = std::conditional_t<is_float<wide<T>>, double, wide<T>>;
 
@@ -19,7 +19,7 @@ Carried combined(Carried total, Carried value) {
     if constexpr (kind == sum) return total + value;
     else if constexpr (kind == product) return total * value;
     else if constexpr (is_float<Carried>) {
-        // log(e^a + e^b), by the larger of both.
+        // log(e^a + e^b), scaled by the larger of both.
         const auto top = maximum(total, value), bottom = minimum(total, value);
         return std::isinf(top) || top != top ? top : top + std::log1p(std::exp(bottom - top));
     } else return total;
@@ -31,7 +31,7 @@ constexpr Carried beginning() {
     return Carried(kind == product ? 1 : 0);
 }
 
-// Scans `count` lines at a time, as each alone waits for its own last total; side by side, they are vectors.
+// Scans `count` lines at a time, since each alone waits for its own last total; contiguous lines are vectorized.
 template <kind kind, int64_t count, bool are_side_by_side, class T>
 void scan_together(const rows& from, const rows& to, int64_t first) {
     const T* sources[count];
@@ -79,7 +79,7 @@ void scan_lines(const strided& input, const strided& output, int dim) {
     }
 }
 
-// NaN stays once it is met; of equals, the last counts.
+// NaN persists; of equal values, the last counts.
 template <class T>
 void scan_extremes(const strided& input, const strided* outputs, int dim, kind kind) {
     const rows from{input, dim}, values{outputs[0], dim}, places{outputs[1], dim};
@@ -103,7 +103,7 @@ void scan_extremes(const strided& input, const strided* outputs, int dim, kind k
 
 }  // namespace
 
-// Input: any. Outputs: the running values, and, for maxima and minima, where they were met. Numbers: dimension, kind.
+// Input: any. Outputs: the cumulative values, and, for maxima and minima, their indices. Numbers: dimension, kind.
 int32_t scan(context*, const strided* inputs, const strided* outputs, const int64_t* numbers) {
     const int dim = static_cast<int>(numbers[0]);
     const auto kind = static_cast<precast::kind>(numbers[1]);

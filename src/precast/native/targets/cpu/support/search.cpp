@@ -1,4 +1,4 @@
-// Where values belong in sorted lines. NaN counts as the largest.
+// Positions of values in sorted lines. NaN counts as the largest.
 #include <algorithm>
 
 #include "context.h"
@@ -8,7 +8,7 @@ namespace precast {
 
 namespace {
 
-// How many elements of a line come before `value`: of its equals all, if they count as before it, or none.
+// The number of elements of a line before `value`: all equal ones count as before it, or none.
 template <class T, class Element>
 int64_t rank_of(wide<T> value, int64_t length, bool is_after_equals, Element element) {
     int64_t low = 0, high = length;
@@ -32,7 +32,7 @@ void search_lines(const strided* inputs, const strided& output, bool is_after_eq
     for (int64_t row = 0; row < count; ++row) {
         const T *line = lines.line<T>(is_shared ? 0 : row), *value = asked.line<T>(row);
         const int64_t* order = orders.line<int64_t>(is_shared ? 0 : row);
-        // An order that is wrong is refused before; clamped, it cannot lead out of the line whatever is run when.
+        // An invalid order is refused before; clamped, it cannot go out of bounds in any order of execution.
         const auto place_of = [&](int64_t i) { return has_order ? std::clamp(order[i * orders.step()], int64_t{0}, lines.length() - 1) : i; };
         const auto element = [&](int64_t i) { return line[place_of(i) * lines.step()]; };
         int64_t* place = told.line<int64_t>(row);
@@ -43,8 +43,8 @@ void search_lines(const strided* inputs, const strided& output, bool is_after_eq
 
 }  // namespace
 
-// Inputs: sorted lines (one for all values, or one for each line of them), values, and, if it is told, the order that
-// sorts the lines. Output: places. Numbers: whether a value comes after its equals; whether there is an order.
+// Inputs: sorted lines (one for all values, or one for each line of them), values, and optionally the order that
+// sorts the lines. Output: positions. Numbers: whether a value comes after its equals; whether there is an order.
 int32_t search(context*, const strided* inputs, const strided* outputs, const int64_t* numbers) {
     return by_type(inputs[0].dtype, [&](auto tag) {
         search_lines<typename decltype(tag)::type>(inputs, outputs[0], numbers[0] != 0, numbers[1] != 0);

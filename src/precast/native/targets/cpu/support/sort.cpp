@@ -1,4 +1,4 @@
-// Sorting along a dimension, and the largest or smallest few. NaN counts as the largest; equals keep their order.
+// Sorting along a dimension, and the largest or smallest few. NaN counts as the largest; the sort is stable.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -10,7 +10,7 @@ namespace precast {
 
 namespace {
 
-// An element's rank among all numbers of its type, then its place: one whole number where both fit.
+// An element's rank among all values of its type, then its index: one integer if both fit.
 using short_entry = uint64_t;
 struct long_entry {
     uint64_t rank;
@@ -21,7 +21,7 @@ struct long_entry {
 inline int64_t place_of(short_entry entry) { return static_cast<int64_t>(entry & 0xffffffffu); }
 inline int64_t place_of(long_entry entry) { return entry.place; }
 
-// Grows with the value: NaN highest, both zeros alike.
+// Increases with the value: NaN highest, both zeros equal.
 template <class T>
 auto rank_of(T element) {
     if constexpr (is_float<wide<T>>) {
@@ -35,7 +35,7 @@ auto rank_of(T element) {
     else return static_cast<uint32_t>(static_cast<int32_t>(element)) ^ (1u << 31);
 }
 
-// The entries of a line, in the order of its elements; where the largest come first, ranks are counted from above.
+// The entries of a line, in the order of its elements; in descending order, ranks are counted from above.
 template <class Entry, class T>
 inline void write_entries(const T* source, int64_t step, int64_t length, bool is_descending, Entry* entries) {
     using rank = decltype(rank_of(T()));
@@ -48,11 +48,11 @@ inline void write_entries(const T* source, int64_t step, int64_t length, bool is
     }
 }
 
-// From how many entries on counting is faster than comparing.
+// The number of entries from which counting is faster than comparing.
 constexpr size_t many = 256;
 constexpr int digit_bits = 8, digits = 4, values_of_digit = 1 << digit_bits;
 
-// By the digits of the rank, the lowest first; those before are in order, so equals keep theirs.
+// A radix sort by the digits of the rank, the lowest first, which is stable.
 void sort_by_digits(std::vector<short_entry>& line, std::vector<short_entry>& other) {
     std::array<std::array<uint32_t, values_of_digit>, digits> counts{};
     const auto digit_of = [](short_entry entry, int number) { return entry >> (32 + number * digit_bits) & (values_of_digit - 1); };
@@ -71,7 +71,7 @@ void sort_by_digits(std::vector<short_entry>& line, std::vector<short_entry>& ot
 template <class Entry>
 void sort_first(std::vector<Entry>& line, std::vector<Entry>& other, int64_t kept) {
     const auto end = line.begin() + kept;
-    // A heap of the few that count so far lets most entries pass; for more than a few, it is searched too often.
+    // A heap of few entries rejects most others at once; with more, it is searched too often.
     if (kept <= static_cast<int64_t>(line.size() / 64)) return std::partial_sort(line.begin(), end, line.end());
     if (end != line.end()) std::nth_element(line.begin(), end, line.end());
     if constexpr (std::is_same_v<Entry, short_entry>)
@@ -79,7 +79,7 @@ void sort_first(std::vector<Entry>& line, std::vector<Entry>& other, int64_t kep
     std::sort(line.begin(), end);
 }
 
-// Sorts the first `kept` of each line; what comes out is one line of values and one of their places.
+// Sorts the first `kept` of each line; writes one line of values and one of their indices.
 template <class T, class Entry>
 void sort_lines(const strided& input, const strided* outputs, int dim, bool is_descending) {
     const rows from{input, dim}, values{outputs[0], dim}, places{outputs[1], dim};
@@ -90,7 +90,7 @@ void sort_lines(const strided& input, const strided* outputs, int dim, bool is_d
 #pragma omp for
         for (int64_t row = 0; row < count; ++row) {
             const T* source = from.line<T>(row);
-            // Told apart, so that the usual case is a vector.
+            // A separate case, so that the usual one is vectorized.
             if (from.step() == 1) write_entries(source, 1, length, is_descending, line.data());
             else write_entries(source, from.step(), length, is_descending, line.data());
             sort_first(line, other, kept);
@@ -107,8 +107,8 @@ void sort_lines(const strided& input, const strided* outputs, int dim, bool is_d
 
 }  // namespace
 
-// Input: any. Outputs: values, places; shorter than the input along the dimension for the first few. Numbers: dimension,
-// whether the largest come first.
+// Input: any. Outputs: values, indices; shorter than the input along the dimension for the first few. Numbers: dimension,
+// whether the order is descending.
 int32_t sort(context*, const strided* inputs, const strided* outputs, const int64_t* numbers) {
     const int dim = static_cast<int>(numbers[0]);
     const bool is_short = rows{inputs[0], dim}.length() <= int64_t(1) << 32;

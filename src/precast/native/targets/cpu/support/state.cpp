@@ -1,4 +1,4 @@
-// A model's named tensors: where they come from when it is opened, and how they are read and written later.
+// A model's named tensors: their sources when it is opened, and later reads and writes.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -13,12 +13,12 @@ namespace precast {
 
 namespace {
 
-// The header of a safetensors file: one JSON object of objects. Understands what is needed and skips the rest.
+// The header of a safetensors file: one JSON object of objects. Parses what is needed and skips the rest.
 class header_reader {
 public:
     header_reader(const char* start, const char* stop) : at(start), end(stop) {}
 
-    // Calls `found` with the name and the offsets of each tensor; false where the text is out of shape.
+    // Calls `found` with the name and the offsets of each tensor; returns false if the text is malformed.
     template <class Found>
     bool read(Found found) {
         return members([&](const std::string& name) {
@@ -62,7 +62,7 @@ private:
         if (!take('"')) return false;
         while (at < end && *at != '"') {
             if (*at == '\\') {
-                // The names that Precast writes hold no other escapes.
+                // Names that Precast writes contain no other escapes.
                 if (++at == end || (*at != '"' && *at != '\\' && *at != '/')) return false;
             }
             result.push_back(*at++);
@@ -154,7 +154,7 @@ precast_status own_memory(state& state) {
     return state.own ? PRECAST_OK : fail(PRECAST_OUT_OF_MEMORY, "no memory for the state '%s'", state.spec->name);
 }
 
-// Take the tensor as it lies, or as a copy: one that calls update, or that lies otherwise than the program expects.
+// Use the tensor in place, or copy it if calls update it, or if its layout differs from the program's.
 precast_status bind(state& state, const precast_tensor& source) {
     const state_spec& spec = *state.spec;
     auto status = check_kind("weight", spec.name, spec.dtype, spec.rank, source);

@@ -1,4 +1,4 @@
-// The C interface of precast.h over the tables that the compiler generated.
+// The C interface of precast.h over the generated tables.
 #include <omp.h>
 #include <pthread.h>
 
@@ -43,10 +43,10 @@ using namespace precast;
 namespace {
 
 constexpr size_t place_size = 256;
-// OpenMP ends the process where the system does not give it as many threads as were asked for.
+// OpenMP ends the process if the system does not provide the requested threads.
 constexpr int32_t most_threads = 4096;
 
-// Whose tensor an error is about.
+// The tensor that an error is about.
 struct place {
     char text[place_size];
     place(const entry& entry, const char* what) { std::snprintf(text, sizeof text, "entry '%.200s', %s", entry.name, what); }
@@ -67,7 +67,7 @@ precast_status arranged(const precast_tensor& tensor, const int64_t* shape, cons
     return PRECAST_OK;
 }
 
-// What the program wrote into an input that was not the caller's memory, but arranged, goes back to the caller.
+// Copies what the program wrote into a rearranged copy of an input back to the caller's memory.
 void put_back(const precast_tensor& tensor, const int64_t* shape, const int64_t* strides, const void* data) {
     if (data == start_of(tensor)) return;
     int64_t row_major[PRECAST_MAX_RANK];
@@ -92,8 +92,8 @@ bool only_reads(const entry& entry) {
     return !updates_state(entry) && std::none_of(entry.inputs, entry.inputs + entry.input_count, [](const auto& each) { return each.is_written; });
 }
 
-// One call: the caller's inputs in the program's order, checked, with the sizes and layouts that follow from them. The
-// places of weights are null: they lie as the program expects.
+// One call: the caller's inputs in the program's order, checked, with the sizes and layouts computed from them. Entries for
+// weights are null: they already have the program's layout.
 struct call {
     std::vector<const precast_tensor*> inputs;
     std::vector<int64_t> sizes, layouts;
@@ -176,7 +176,7 @@ precast_status check_output_count(const entry& entry, size_t output_count) {
     return fail(PRECAST_MISMATCH, "entry '%s' gives %zu outputs, got %zu", entry.name, expected, output_count);
 }
 
-// Where each output is written: the caller's memory, or spare memory for what updates the state.
+// Where each output is written: the caller's memory, or spare memory for updates of the state.
 precast_status place_outputs(precast_model& model, const entry& entry, const precast_tensor* outputs, size_t output_count,
                              const int64_t* layout, std::vector<void*>& data) {
     const place place(entry, "output");
@@ -203,7 +203,7 @@ precast_status place_outputs(precast_model& model, const entry& entry, const pre
     return status;
 }
 
-// After a call that went well, its updates become the state.
+// After a successful call, its updates become the state.
 void apply_updates(precast_model& model, const entry& entry, const int64_t* layout) {
     for (size_t each = 0; each < entry.output_count; ++each) {
         const tensor_spec& spec = entry.outputs[each];
@@ -223,8 +223,8 @@ void apply_updates(precast_model& model, const entry& entry, const int64_t* layo
     }
 }
 
-// OpenMP's threads do not survive a fork: the thread that does would wait for its team forever, so it works alone. Threads
-// that it starts have teams of their own.
+// OpenMP's threads do not survive a fork: the forking thread would wait for its team forever, so in the child it works alone.
+// Threads that it starts have teams of their own.
 std::atomic<bool> has_had_team{false};
 thread_local bool has_lost_team = false;
 
@@ -236,7 +236,7 @@ void work_alone() {
 
 const int is_told_of_forks = pthread_atfork(nullptr, nullptr, work_alone);
 
-// While it lives, this thread's parallel regions have so many threads.
+// While it lives, this thread's parallel regions have this many threads.
 class thread_count {
 public:
     explicit thread_count(int32_t wanted) : before(omp_get_max_threads()) {
@@ -255,7 +255,7 @@ private:
     int before;
 };
 
-// Once sizes that depend on data are known: how the outputs are laid out in memory that had room for more.
+// Once data-dependent sizes are known: write the outputs' actual layouts, whose memory had room for more.
 precast_status tell_layouts(const entry& entry, call& prepared, const precast_tensor* outputs) {
     std::vector<int64_t> layouts(prepared.layouts.size());
     if (!entry.found_layouts(prepared.sizes.data(), layouts.data())) return too_large(entry);
@@ -364,7 +364,7 @@ precast_status infer(size_t number, const precast_tensor* inputs, size_t input_c
     return PRECAST_OK;
 }
 
-// Runs `body`; memory running out is the only thing below that throws.
+// Runs `body`; running out of memory is the only exception below.
 template <class Body>
 precast_status guarded(Body body) {
     try {

@@ -1,4 +1,4 @@
-// What calls and state share: tensors of the C interface checked against what the program declares, and copied.
+// Shared by calls and state: tensors of the C interface, checked against the program's declarations, and copied.
 #pragma once
 
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 namespace precast {
 
 constexpr int64_t memory_alignment = 64, huge_page = 2 << 20;
-// More than any machine has, and little enough for a few of them to be added.
+// More than any machine has, and small enough that a few of them can be added.
 constexpr int64_t most_bytes = int64_t{1} << 56;
 
 struct free_memory {
@@ -20,8 +20,8 @@ struct free_memory {
 };
 using memory = std::unique_ptr<char, free_memory>;
 
-// At least one byte, aligned for vectors; null when there is no memory, or no machine has as much. What spans several huge pages is made of them: large
-// operands are walked along in strides that would miss the table of small pages.
+// At least one byte, aligned for vectors; null if there is no memory, or too much is requested. What spans several huge pages uses
+// them: large operands are read in strides that would miss the TLB with small pages.
 inline memory allocate(int64_t size) {
     if (size < 0 || size > most_bytes) return {};
     const bool is_huge = size >= 2 * huge_page;
@@ -41,7 +41,7 @@ inline bool is_empty(int32_t rank, const int64_t* shape) {
     return false;
 }
 
-// From the first to the last element, in elements, of a layout that `is_possible`.
+// The number of elements from the first to the last, for a layout that `is_possible`.
 inline int64_t extent_of(int32_t rank, const int64_t* shape, const int64_t* strides) {
     if (is_empty(rank, shape)) return 0;
     int64_t length = 1;
@@ -49,7 +49,7 @@ inline int64_t extent_of(int32_t rank, const int64_t* shape, const int64_t* stri
     return length;
 }
 
-// Whether a tensor of these sizes and strides can be in memory, and its elements be counted.
+// Whether a tensor of these sizes and strides fits memory, and its elements can be counted.
 inline bool is_possible(int32_t rank, const int64_t* shape, const int64_t* strides, int64_t item_size) {
     int64_t count = item_size, bytes = item_size, step = 0;
     for (int32_t dim = 0; dim < rank; ++dim) {
@@ -63,7 +63,7 @@ inline bool is_possible(int32_t rank, const int64_t* shape, const int64_t* strid
     return true;
 }
 
-// `at` says whose tensor it is, e.g. "entry 'forward', input".
+// `at` describes the tensor, e.g. "entry 'forward', input".
 inline precast_status check_kind(const char* at, const char* name, precast_dtype dtype, int32_t rank,
                                  const precast_tensor& tensor) {
     if (tensor.rank != rank)
@@ -88,7 +88,7 @@ inline precast_status check_shape(const char* at, const char* name, const precas
     return PRECAST_OK;
 }
 
-// Whether a tensor lies in memory as expected; strides of dimensions that are never stepped along do not matter.
+// Whether a tensor has the expected strides; those of dimensions of size 0 or 1 do not matter.
 inline bool has_strides(const precast_tensor& tensor, const int64_t* shape, const int64_t* strides) {
     int64_t row_major = 1;
     bool is_empty = false, is_same = true;
@@ -101,7 +101,7 @@ inline bool has_strides(const precast_tensor& tensor, const int64_t* shape, cons
     return is_same || is_empty;
 }
 
-// Whether each element lies where its type may: memory that is mapped or handed over need not be so.
+// Whether elements are aligned for their type: mapped or external memory need not be.
 inline bool is_aligned(const precast_tensor& tensor) {
     return reinterpret_cast<uintptr_t>(start_of(tensor)) % static_cast<uintptr_t>(tensor.dtype.bits / 8) == 0;
 }
@@ -123,11 +123,11 @@ inline void copy_rows(int32_t rank, const int64_t* shape, const char* from, cons
 
 inline void copy_elements(int32_t rank, const int64_t* shape, const char* from, const int64_t* from_strides, char* to,
                           const int64_t* to_strides, int64_t item_size) {
-    // Many rows of nothing would take as long as many rows.
+    // Iterating over many empty rows would take as long as over full ones.
     if (!is_empty(rank, shape)) copy_rows(rank, shape, from, from_strides, to, to_strides, item_size);
 }
 
-// The strides of a tensor whose shape is known to fit; row-major ones are written to `room`.
+// The strides of a tensor whose shape is known to match; row-major ones are written to `room`.
 inline const int64_t* strides_of(const precast_tensor& tensor, int64_t (&room)[PRECAST_MAX_RANK]) {
     if (tensor.strides) return tensor.strides;
     int64_t step = 1;

@@ -1,4 +1,4 @@
-// The elements of a tensor, each once.
+// The distinct elements of a tensor.
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -9,7 +9,7 @@ namespace precast {
 
 namespace {
 
-// NaN comes last, and differs from every other.
+// NaN comes last, and differs from every other NaN.
 template <class T>
 bool comes_before(T one, T other) {
     return one < other || (other != other && one == one);
@@ -41,8 +41,8 @@ void find_unique(const strided& input, const strided* outputs, bool is_ordered) 
 
 }  // namespace
 
-// Input: one row. Outputs: its elements, each once, for each element which of them it is, how often each is there, all with
-// room for as many as there are, and how many there are. Numbers: whether they are put in order; else only neighbours are
+// Input: one row. Outputs: its distinct elements, the index of each element among them, their counts, all with room for as many
+// as the input has, and the number of distinct elements. Numbers: whether they are sorted; otherwise only neighbours are
 // compared.
 int32_t unique(context*, const strided* inputs, const strided* outputs, const int64_t* numbers) {
     return by_type(inputs[0].dtype, [&](auto tag) {

@@ -1,4 +1,4 @@
-// What is done to elements, for vectors of channels: several pixels at a time, so that choosing what to do costs little.
+// Epilogues for vectors of channels: several pixels at a time, so that dispatching costs little.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace precast {
 
-// Where a vector of channels lies in a batch of images; the last one may hold fewer channels than lanes.
+// The position of a vector of channels in a batch of images; the last one may hold fewer channels than lanes.
 struct vector_place {
     int64_t n, row, column, channel;
     int64_t lanes = vector_lanes;
@@ -17,7 +17,7 @@ struct vector_place {
 
 class vector_epilogue {
 public:
-    // The steps from `first` on. False if an operand does not lie so that vectors of it can be read.
+    // The steps from `first` on. Returns false if an operand's layout does not allow reading vectors.
     bool set(const strided* inputs, const epilogue& epilogue, int32_t first = 0) {
         for (int32_t each = first; each < epilogue.size; ++each) {
             step added{epilogue.steps[each].kind, nullptr, {}};
@@ -35,7 +35,7 @@ public:
 
     bool is_empty() const { return steps.empty(); }
 
-    // Pixels side by side in a row, from `place` on.
+    // Adjacent pixels of a row, from `place` on.
     template <int count>
     void run(float_vector (&values)[count], const vector_place& place, int64_t valid = count) const {
         for (const auto& step : steps) {

@@ -1,4 +1,4 @@
-// Vectors of floats as wide as this processor's registers, for loops that compilers do not make vectors of by themselves.
+// Vectors of floats as wide as this processor's registers, for loops that compilers do not vectorize.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ inline float_vector load_vector(const float* from) {
     std::memcpy(&value, from, sizeof value);
     return value;
 }
-// For a value that is used several times: compilers like to read it from memory again each time, which takes longer.
+// For a value that is used several times: compilers tend to reload it from memory each time, which is slower.
 inline float_vector in_register(float_vector value) {
 #if defined(__AVX512F__)
     asm("" : "+v"(value));
@@ -67,10 +67,10 @@ inline float_vector joined(float_vector first, int64_t count, float_vector rest)
     return rest;
 #endif
 }
-// Taking 0 away keeps −0, adding it would not.
+// Subtracting 0 preserves −0, adding it would not.
 inline float_vector same_in_all(float value) { return value - float_vector{}; }
 
-// NaN stays NaN.
+// NaN propagates.
 inline float_vector at_least(float_vector value, float_vector low) { return value < low ? low : value; }
 inline float_vector at_most(float_vector value, float_vector high) { return value > high ? high : value; }
 

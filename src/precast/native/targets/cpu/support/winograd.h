@@ -1,10 +1,10 @@
-// Convolutions with 3×3 filters and their gradients, by Winograd's way: of each 4×4 patch of an image, which overlaps its
-// neighbours by 2, the sums of 9 products that make 2×2 results are had with 16 products instead of 36.
+// Convolutions with 3×3 filters and their gradients, by Winograd's algorithm: from each 4×4 patch of an image, which overlaps its
+// neighbours by 2, the 2×2 results, sums of 9 products each, are computed with 16 products instead of 36.
 //
 //     result = Aᵀ [(G filter Gᵀ) ⊙ (Bᵀ patch B)] A,   for all channels at once: ⊙ is 16 matrix products
 //
-// Only halves and sums go into the transforms, so rounding errors are about those of the direct sum. What is not finite
-// spreads over a patch, where a direct sum would have kept it to itself: `is_finite` tells, and the caller starts anew.
+// The transforms use only halves and sums, so rounding errors are about those of the direct sum. A non-finite value
+// spreads over a patch, where a direct sum would not spread it: `is_finite` reports that, and the caller starts again.
 #pragma once
 
 #include <omp.h>
@@ -27,7 +27,7 @@ struct image_batch {
     }
 };
 
-// Filters as matrices from channels that are summed over (`depth`) to others (`width`), for every tap; strides in elements.
+// Filters as matrices from summed channels (`depth`) to others (`width`), for every tap; strides in elements.
 struct filter_bank {
     float* data;
     int64_t depth, width, depth_stride, width_stride;
@@ -120,7 +120,7 @@ inline void transform_filter_gradient(const float_vector (&u)[patch_area], float
     }
 }
 
-// 16 matrices in one block of memory, one after the other. A line between them keeps them out of the same sets of a cache.
+// 16 consecutive matrices in one block of memory. A line between them avoids collisions in the cache.
 struct planes {
     float* data = nullptr;
     int64_t step = 0;
@@ -136,7 +136,7 @@ struct planes {
     }
 };
 
-// The patches of all images, counted row by row, two results apart.
+// The patches of all images in row-major order, two results apart.
 struct patches {
     int64_t batch, down, across;
     explicit patches(const image_batch& results)
@@ -151,7 +151,7 @@ struct patches {
     }
 };
 
-// Pixels from (row, column) on, `side` in each direction; those outside lie at `outside`.
+// Pixels from (row, column) on, `side` in each direction; those outside are read at `outside`.
 template <int64_t side>
 void pixels_at(const image_batch& images, int64_t n, int64_t row, int64_t column, float* outside, float* (&found)[side * side]) {
     for (int64_t y = 0; y < side; ++y)
@@ -177,12 +177,12 @@ inline void scatter_filters(const filter_bank& filters, int64_t depth, int64_t w
         for (int64_t tap = 0; tap < filter_area; ++tap) start[lane * filters.width_stride + filters.taps[tap]] = values[tap][lane];
 }
 
-// What one convolution works with: how many patches at once, and memory for them.
+// The workspace of one convolution: the number of patches at a time, and memory for them.
 struct work {
     int64_t depth, width, padded_width, count, block;
     work(int64_t depth, int64_t width, int64_t patches) : depth(depth), width(width), padded_width(rounded_up(width, columns)) {
         count = patches;
-        // Both sides of the products stay in a second-level cache, but filters are not read for less than a few rows.
+        // Both operands stay in a second-level cache, but filters are read for no less than a few rows.
         block = std::max<int64_t>(most_cached / (depth + padded_width), fewest);
         block = rounded_up((count + blocks() - 1) / blocks(), rows);
     }
@@ -193,7 +193,7 @@ struct work {
     int64_t filter_bytes() const { return planes::bytes_of(filter_elements()); }
     int64_t source_bytes() const { return planes::bytes_of(block * depth); }
     int64_t result_bytes() const { return planes::bytes_of(block * padded_width); }
-    // Pixels outside of images: zeros to read, and a place to write what nobody reads.
+    // Stand-ins for pixels outside of images: zeros to read, and memory for unused writes.
     int64_t outside_bytes() const { return static_cast<int64_t>(sizeof(float)) * rounded_up(std::max(depth, padded_width), 16); }
     int64_t thread_bytes() const { return source_bytes() + result_bytes() + 2 * outside_bytes(); }
     int64_t gradient_bytes() const { return source_bytes() + result_bytes() + filter_bytes() + outside_bytes(); }
@@ -226,10 +226,10 @@ inline void transform_sources(const image_batch& sources, const patches& all, in
     }
 }
 
-// Who works on a block of patches: one thread alone, or all of them, each on a share.
+// The threads that work on a block of patches: one alone, or all of them, each on a share.
 struct team {
     int64_t member, size;
-    // What one did, all may read.
+    // A barrier, after which all may read what one wrote.
     void meet() const {
         if (size > 1) {
 #pragma omp barrier
@@ -237,7 +237,7 @@ struct team {
     }
 };
 
-// A convolution with filters that were transformed; `above` and `before` are the padding.
+// A convolution with transformed filters; `above` and `before` are the padding.
 struct convolution {
     const image_batch &sources, &results;
     const planes& filters;
@@ -245,8 +245,8 @@ struct convolution {
     const winograd::work& work;
     char* scratch;
 
-    // One block, in the memory of `owner`. `finish(value, n, row, column, channel)` gives what is stored of a vector of results;
-    // what is not finite leaves a trace in `not_finite`.
+    // One block, in the memory of `owner`. `finish(value, n, row, column, channel)` returns the value to store for results;
+    // non-finite values are recorded in `not_finite`.
     template <class Finish>
     void run_block(int64_t number, const team& team, int64_t owner, const Finish& finish, float_vector& not_finite) const {
         char* own = scratch + owner * work.thread_bytes();
@@ -274,7 +274,7 @@ struct convolution {
     void prepare_thread() const { std::fill_n(outside_of_images(), work.outside_bytes() / static_cast<int64_t>(sizeof(float)), 0.0f); }
 
 private:
-    // This thread's: zeros to read, and behind them a place to write what nobody reads.
+    // This thread's zeros to read, followed by memory for unused writes.
     float* outside_of_images() const {
         return reinterpret_cast<float*>(scratch + (omp_get_thread_num() + 1) * work.thread_bytes() - 2 * work.outside_bytes());
     }
@@ -298,7 +298,7 @@ private:
     }
 };
 
-// Each thread takes as many blocks as the others; those that are left over are everybody's. Whether all results were finite.
+// Each thread takes equally many blocks; the remaining ones are shared by all. Returns whether all results were finite.
 template <class Finish>
 bool convolve_patches(const convolution& convolution, const Finish& finish) {
     const auto& work = convolution.work;
@@ -331,8 +331,8 @@ inline void transform_gradients(const image_batch& gradients, const patches& all
     }
 }
 
-// `rows` × `columns` of a product of a matrix, transposed, with another. Sums over many patches are added up in parts of parts:
-// a few products, then those of a block, then the blocks. So they round as little as direct sums, which are of smaller numbers.
+// `rows` × `columns` of a product of a transposed matrix with another. Sums over many patches are accumulated hierarchically:
+// a few products, then a block, then the blocks. So they round as little as direct sums, whose numbers are smaller.
 inline void multiply_transposed(const float* a, int64_t a_step, const float* b, int64_t b_step, float* c, int64_t c_row, int64_t depth,
                                 bool adds) {
     constexpr int64_t few = 16;
@@ -348,8 +348,8 @@ inline void multiply_transposed(const float* a, int64_t a_step, const float* b, 
         }
 }
 
-// The gradient of filters, whose depth are the sources' channels and whose width those of the results' gradients.
-// Whether all of it was finite.
+// The gradient of filters, whose depth is the sources' channels and whose width is that of the results' gradients.
+// Returns whether all of it was finite.
 inline bool filter_gradients(const image_batch& sources, const image_batch& gradients, const filter_bank& filters, int64_t above,
                              int64_t before, const work& work, char* scratch) {
     const patches all(gradients);

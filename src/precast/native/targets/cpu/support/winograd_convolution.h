@@ -1,4 +1,4 @@
-// When convolutions go Winograd's way, and their operands as it wants them.
+// Decides when convolutions use Winograd's algorithm, and prepares their operands for it.
 #pragma once
 
 #include "context.h"
@@ -13,7 +13,7 @@ public:
     winograd_convolution(const convolution_problem& problem)
         : problem(problem), is_turned(problem.wanted == source), filters(*problem.operands[weights]) {}
 
-    // Computes the operand that is wanted. False if another way is better, or if numbers are not finite.
+    // Computes the requested operand. Returns false if another algorithm is better, or if numbers are not finite.
     bool run(context& context, const strided* inputs, const epilogue& epilogue) const {
         if (!has_vectors || !fits()) return false;
         const auto from = images_of(is_turned ? result : source), to = images_of(is_turned ? source : result);
@@ -50,7 +50,7 @@ private:
         return true;
     }
 
-    // Products, and what the transforms cost in terms of them, as measured. Filters' gradients are read and written more often.
+    // Products, and the cost of the transforms in terms of them, as measured. Filter gradients are read and written more often.
     bool pays(const winograd::work& work, const image_batch& results) const {
         const int64_t each_pixel = 55, each_filter = problem.wanted == weights ? 400 : filters.is_constant ? 0 : 250;
         const int64_t direct = filter_area * results.batch * results.height * results.width * work.depth * work.width;
@@ -65,7 +65,7 @@ private:
                 image.sizes[1],                  image.strides[0], image.strides[2], image.strides[3]};
     }
 
-    // The gradient of the source is a convolution with filters turned by half a turn, from results to sources.
+    // The gradient of the source is a convolution with filters rotated by 180°, from results to sources.
     filter_bank bank() const {
         const int outputs = is_turned ? 1 : 0, inputs = 1 - outputs;
         filter_bank found{static_cast<float*>(filters.data), filters.sizes[inputs], filters.sizes[outputs], filters.strides[inputs],
@@ -77,7 +77,7 @@ private:
         return found;
     }
 
-    // Constant filters are transformed when they are met first.
+    // Constant filters are transformed on first use.
     char* packed(context& context, const winograd::work& work) const {
         std::vector<int64_t> key{-patch_area, is_turned, static_cast<int64_t>(reinterpret_cast<intptr_t>(filters.data))};
         key.insert(key.end(), filters.sizes, filters.sizes + 2);

@@ -1,1 +1,1 @@
-"""Triton's sources to cubins, in processes of their own."""
+"""Compiles Triton sources to cubins, in separate processes."""

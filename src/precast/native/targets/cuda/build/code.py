@@ -1,6 +1,6 @@
-"""Code for a GPU: programs as data, and cubins of their kernels; all of it is kept in the cache.
+"""Code for a GPU: serialized programs, and cubins of their kernels, all of it kept in the cache.
 
-A kernel that Triton does not compile is no reason to fail: it is run as the loops that it was made of, slowly.
+A kernel that Triton fails to compile is not an error: it is run as interpreted loops, slowly.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
+from precast.artifact.gpu_programs import GpuProgram, program_from_json, program_to_json
 from precast.cache import Store, content_key
 from precast.errors import BuildError
 from precast.native.describe import Entry
@@ -16,25 +17,24 @@ from precast.native.loops.program import Kernel, KernelGroup
 from precast.native.targets import Code
 from precast.native.targets.cuda.build.cubins import Cubin, cubin_key, find_cubin, start_cubins
 from precast.native.targets.cuda.codegen.generate import generate
-from precast.native.targets.cuda.launches import GpuProgram, KernelSource
-from precast.native.targets.cuda.stored_programs import program_from_json, program_to_json
+from precast.native.targets.cuda.kernel_source import KernelSource
 
 _KIND = "gpu_programs"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuCode(Code):
-    """Programs, and the kernels that they launch by their numbers."""
+    """Programs, and the kernels that they launch by number."""
 
     programs: Sequence[GpuProgram]
     sources: Sequence[KernelSource]
     cubins: Sequence[Cubin | BuildError]
     loops: Sequence[Kernel | KernelGroup | None] = field(default=(), repr=False)
-    """What kernels were made of, for those that did not compile."""
+    """The loops of kernels that did not compile."""
 
 
 def start_code(entries: Sequence[Entry], architecture: int, store: Store) -> Callable[[], GpuCode]:
-    """Write the entries' programs and begin to compile their kernels; what is returned waits for that."""
+    """Generate the entries' programs and begin to compile their kernels; the returned function waits for them."""
     programs, sources, loops = generate(entries)
     wait = start_cubins(sources, architecture, store)
 
@@ -56,7 +56,7 @@ def start_code(entries: Sequence[Entry], architecture: int, store: Store) -> Cal
 
 
 def find_code(key: str, store: Store) -> GpuCode:
-    """What was built before; a ``BuildError`` if a part of it is not in the store any more."""
+    """What was built before; a ``BuildError`` if a part of it has been evicted."""
     with store.held():
         data = store.get(_KIND, key)
         if data is None:
@@ -76,5 +76,5 @@ def _found(cubin: Cubin | None) -> Cubin:
 
 def _gone() -> BuildError:
     return BuildError(
-        "code for a GPU is not in the cache any more", why="it was evicted", fix="nothing: it is made again"
+        "code for a GPU is no longer in the cache", why="it was evicted", fix="nothing to do: it is built again"
     )

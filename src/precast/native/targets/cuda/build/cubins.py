@@ -1,4 +1,4 @@
-"""Cubins of Triton kernels: from the store, or compiled side by side by processes that are kept for the next ones."""
+"""Cubins of Triton kernels: from the cache, or compiled in parallel by a pool of processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from queue import SimpleQueue
 
 from precast.cache import Store, content_key
 from precast.errors import BuildError
-from precast.native.targets.cuda.launches import KernelSource
+from precast.native.targets.cuda.kernel_source import KernelSource
 from precast.options import environment_variables
 
 _KIND = "cubins"
@@ -29,7 +29,7 @@ MOST_WORKERS = 16
 
 @dataclass(frozen=True)
 class Cubin:
-    """Machine code of one kernel, and how it is launched."""
+    """Machine code of one kernel, and its launch parameters."""
 
     symbol: str
     shared: int
@@ -49,20 +49,28 @@ class Cubin:
 
 @cache
 def triton_version() -> str | None:
-    """Which Triton there is, if any."""
+    """The version of Triton, if it is installed."""
     return version("triton") if find_spec("triton") is not None else None
 
 
 def require_triton() -> str:
-    """Which Triton there is; a ``BuildError`` if there is none."""
+    """The version of Triton; a ``BuildError`` if it is not installed."""
     found = triton_version()
     if found is None:
         raise BuildError(
-            "there is no Triton to compile kernels for GPUs with",
+            "Triton, which compiles kernels for GPUs, is not installed",
             why="the native backend writes GPU code as Triton kernels",
             fix="pip install 'precast[cuda]', or use backend='nop'",
         )
     return found
+
+
+@cache
+def cuda_version(architecture: int) -> int:
+    """The CUDA version whose assembler compiles for an architecture: older drivers reject cubins of newer ones."""
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    return int(str(get_ptxas(architecture).version).partition(".")[0])
 
 
 @cache
@@ -71,23 +79,23 @@ def _library_text() -> str:
 
 
 def cubin_key(source: KernelSource, architecture: int) -> str:
-    """What a kernel's machine code is kept under: all that decides it."""
+    """The cache key of a kernel's machine code."""
     return content_key([require_triton(), _library_text(), json.dumps(asdict(source)), str(architecture)])
 
 
 def start_cubins(
     sources: Sequence[KernelSource], architecture: int, store: Store
 ) -> Callable[[], list[Cubin | BuildError]]:
-    """Begin to compile what is not in the store; what is returned waits for all of it.
+    """Begin to compile what is not cached; the returned function waits for all of it.
 
-    A kernel that does not compile has the error in its place.
+    In place of a kernel that does not compile, it returns the error.
     """
     waiting = [_start(source, architecture, store) for source in sources]
     return lambda: [each.result() if isinstance(each, Future) else each for each in waiting]
 
 
 def find_cubin(key: str, store: Store) -> Cubin | None:
-    """A kernel's code by its key, if it is still in the store."""
+    """A kernel's code by its key, if it is still cached."""
     data = store.get(_KIND, key)
     return None if data is None else Cubin.from_bytes(data)
 
@@ -108,7 +116,7 @@ def _start(source: KernelSource, architecture: int, store: Store) -> Cubin | Fut
 
 
 class _Worker:
-    """One process that compiles; started when first used."""
+    """One compiler process, started on first use."""
 
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="precast-triton-")
@@ -156,13 +164,13 @@ class _Worker:
 def _failure(source: KernelSource, why: str) -> BuildError:
     return BuildError(
         f"Triton did not compile the kernel {source.name}",
-        why=why.strip().splitlines()[-1] if why.strip() else "it did not say why",
+        why=why.strip().splitlines()[-1] if why.strip() else "it gave no reason",
         fix="report it with the kernel's source, please",
     )
 
 
 class _Workers:
-    """Processes that compile, as many as there are processors."""
+    """A pool of compiler processes, as many as there are processors."""
 
     def __init__(self) -> None:
         self.count = max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0))))
@@ -183,7 +191,7 @@ class _Workers:
             self.idle.put(worker)
 
     def start(self) -> None:
-        """Start all processes, while something else is done."""
+        """Start all processes in the background."""
         if not self.started:
             for _ in range(self.count):
                 self.idle.get()
@@ -197,7 +205,7 @@ class _Workers:
 
 
 def start_workers() -> None:
-    """Let the processes start that kernels will be compiled by."""
+    """Start the processes that will compile kernels."""
     if triton_version() is not None:
         _workers().start()
 

@@ -1,7 +1,7 @@
-"""Compiles Triton kernels, told one by one on standard input: a process of its own, which may crash without harm.
+"""Compiles Triton kernels requested on standard input, in a process of its own, which may crash without harm.
 
-A line in is a ``KernelSource``, with the ``architecture`` and a ``folder`` to write to; a line out is about the same
-kernel: ``{"cubin": file, "shared": bytes, …}`` or ``{"error": why}``. Never imports torch.
+A request line is a ``KernelSource``, with the ``architecture`` and a ``folder`` to write to; the reply line is about
+the same kernel: ``{"cubin": file, "shared": bytes, …}`` or ``{"error": why}``. Never imports torch.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any
 
 
 def main() -> None:
-    """Answer until standard input ends."""
-    # While nobody waits for it yet.
+    """Serve requests until standard input ends."""
+    # Imported before the first request arrives.
     import_module("triton.compiler")
     answers = sys.stdout
-    # What compilers print must not look like an answer.
+    # Compiler output must not be mistaken for a reply.
     sys.stdout = sys.stderr
     for number, line in enumerate(sys.stdin):
         try:
             answer = compile_kernel(json.loads(line), number)
-        except Exception:  # noqa: BLE001  # told to whoever asked
+        except Exception:  # noqa: BLE001  # reported to the requester
             answer = {"error": traceback.format_exc(limit=-6)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
 def compile_kernel(job: dict[str, Any], number: int) -> dict[str, Any]:
-    """The cubin of one kernel, written into a folder, and what launching it needs to know."""
+    """Compile one kernel into a folder; returns the reply, with its launch parameters."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -43,7 +43,7 @@ def compile_kernel(job: dict[str, Any], number: int) -> dict[str, Any]:
     function = getattr(_loaded(source, f"precast_kernel_{number}"), job["name"])
     told = dict(zip(function.arg_names, job["signature"], strict=True))
     types = {name: kind.partition(":")[0] for name, kind in told.items()}
-    # Memory begins at multiples of 16 bytes, and some sizes are multiples of 16: whoever launches sees to that.
+    # Pointers are multiples of 16 bytes, and some sizes multiples of 16: the launcher guarantees that.
     aligned = {
         (place,): [["tt.divisibility", 16]] for place, kind in enumerate(told.values()) if kind[0] == "*" or ":" in kind
     }
@@ -60,7 +60,7 @@ def compile_kernel(job: dict[str, Any], number: int) -> dict[str, Any]:
     cubin = folder / f"kernel_{number}.cubin"
     cubin.write_bytes(compiled.asm["cubin"])
     metadata = compiled.metadata
-    assert not metadata.global_scratch_size, "kernels of ours need no scratch memory of Triton's"
+    assert not metadata.global_scratch_size, "our kernels need no scratch memory of Triton's"
     return {"cubin": str(cubin), "symbol": metadata.name, "shared": metadata.shared, "warps": metadata.num_warps}
 
 

@@ -1,1 +1,1 @@
-"""Loop nests as Triton kernels, and programs as lists of launches."""
+"""Loop nests as Triton kernels, and programs as sequences of launches."""

@@ -1,4 +1,4 @@
-"""Entries → programs for a GPU and the Triton sources of their kernels; kernels of equal text are one."""
+"""Entries → GPU programs and the Triton sources of their kernels; kernels of equal text are shared."""
 
 from __future__ import annotations
 
@@ -7,10 +7,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from precast.artifact.gpu_programs import (
+    Call,
+    CallBack,
+    Expression,
+    Expressions,
+    Finish,
+    GpuProgram,
+    Launch,
+    Place,
+    RepeatPart,
+    RunPart,
+    Size,
+    Step,
+    Window,
+)
 from precast.errors import LoweringError
 from precast.native.describe import Entry
 from precast.native.loops.buffers import Buffer, View, whole
-from precast.native.loops.index import Index, constant, floor_divide, product, symbol
+from precast.native.loops.expressions import index_to_json
+from precast.native.loops.index import Index, floor_divide, product, symbol
 from precast.native.loops.program import (
     Check,
     FallbackStep,
@@ -29,21 +45,11 @@ from precast.native.loops.program import Step as LoopStep
 from precast.native.passes.memory import plan
 from precast.native.targets.cuda.codegen.groups import GroupText, write_group
 from precast.native.targets.cuda.codegen.nests import NestWriter
+from precast.native.targets.cuda.codegen.routines import KERNELS, write_routine
 from precast.native.targets.cuda.codegen.tiling import choose_tiling
 from precast.native.targets.cuda.codegen.types import POINTER_TYPES
-from precast.native.targets.cuda.launches import (
-    Call,
-    CallBack,
-    GpuProgram,
-    KernelSource,
-    Launch,
-    Place,
-    RepeatPart,
-    RunPart,
-    Step,
-    Window,
-)
-from precast.native.targets.cuda.routines import CONVOLUTIONS
+from precast.native.targets.cuda.kernel_source import KernelSource
+from precast.runtime.gpu.execute import CONVOLUTIONS
 
 _LIBRARY = (
     "div_floor", "div_floor_whole", "divide_whole", "floor_divide", "floor_remainder", "left_shift", "maximum",
@@ -59,7 +65,7 @@ LONGEST_NAME = 60
 
 @dataclass
 class Kernels:
-    """The kernels so far, each text once."""
+    """The kernels so far, each distinct text once."""
 
     sources: list[KernelSource] = field(default_factory=list)
     loops: list[Kernel | KernelGroup | None] = field(default_factory=list)
@@ -77,14 +83,14 @@ class Kernels:
 def generate(
     entries: Sequence[Entry],
 ) -> tuple[tuple[GpuProgram, ...], tuple[KernelSource, ...], tuple[Kernel | KernelGroup | None, ...]]:
-    """The programs of the entries, the kernels that they launch, and the loops that these were made of."""
+    """The programs of the entries, the kernels that they launch, and the loops of these kernels."""
     kernels = Kernels()
     programs = tuple(_Program(entry, kernels, count()).program() for entry in entries)
     return programs, tuple(kernels.sources), tuple(kernels.loops)
 
 
 class _Program:
-    """Writes one program; `numbers` counts the operators that torch runs, those of parts as well."""
+    """Writes one program; `numbers` counts the fallback operators, including those of parts."""
 
     def __init__(self, entry: Entry, kernels: Kernels, numbers: Iterator[int]):
         self.entry, self.kernels, self.callbacks = entry, kernels, numbers
@@ -100,7 +106,7 @@ class _Program:
         outputs = [self.place(buffer, "output", number) for number, buffer in enumerate(program.outputs)]
         for buffer in program.temporaries:
             if buffer in made_by_torch:
-                self.place(buffer, "torch", 0)
+                self.place(buffer, "library", 0)
             else:
                 self.place(buffer, "arena", 0, arena.offsets[buffer])
         for step in program.steps:
@@ -112,8 +118,8 @@ class _Program:
             tuple(inputs),
             tuple(outputs),
             frozenset(self.places[buffer] for buffer in program.written_inputs),
-            program.sizes,
-            arena.arena_size,
+            tuple(Size(each.symbol, each.position, each.dimension, each.factor, each.offset) for each in program.sizes),
+            number_of(arena.arena_size),
             tuple(self.steps),
             self.deaths(program, made_by_torch),
             tuple(weights.get(buffer.name) for buffer in program.inputs),
@@ -122,7 +128,8 @@ class _Program:
 
     def place(self, buffer: Buffer, kind: str, number: int, offset: Index | None = None) -> int:
         self.places[buffer] = len(self.table)
-        self.table.append(Place(kind, number, offset or constant(0), buffer.dtype, buffer.shape, buffer.strides))
+        layout = numbers_of(buffer.shape), numbers_of(buffer.strides)
+        self.table.append(Place(kind, number, 0 if offset is None else number_of(offset), buffer.dtype, *layout))
         return self.places[buffer]
 
     def step(self, step: LoopStep) -> Step:
@@ -133,13 +140,17 @@ class _Program:
                 return self.launch_group(step)
             case Check():
                 return self.check(step)
+            case LibraryCall() if step.routine in KERNELS:
+                text = write_routine(step)
+                programs, sizes = number_of(text.programs), numbers_of(text.sizes)
+                return Launch(self.kernels.add(text.source), programs, self.numbers(text.buffers), sizes)
             case LibraryCall():
                 return Call(
                     step.routine,
                     tuple(map(self.window, step.inputs)),
                     tuple(map(self.window, step.outputs)),
-                    step.numbers,
-                    step.epilogue,
+                    numbers_of(step.numbers),
+                    tuple(Finish(each.operation, each.operand) for each in step.epilogue),
                 )
             case FallbackStep():
                 return CallBack(next(self.callbacks), self.numbers(step.inputs), self.numbers(step.outputs))
@@ -149,7 +160,8 @@ class _Program:
                 return RunPart(self.parts(step), *operands, choice)
             case Repeat():
                 operands = self.numbers(step.inputs), self.numbers(step.outputs)
-                return RepeatPart(self.parts(step), *operands, step.carried, step.scanned, step.count)
+                count = None if step.count is None else number_of(step.count)
+                return RepeatPart(self.parts(step), *operands, step.carried, step.scanned, count)
         raise AssertionError(f"programs for GPUs have no {type(step).__name__}")
 
     def parts(self, step: Run | Repeat) -> tuple[GpuProgram, ...]:
@@ -158,8 +170,8 @@ class _Program:
             assert part.plan is not None, f"the memory of {part.program.name} was not planned"
             if part.program.sizes:
                 raise LoweringError(
-                    f"the size of what {step.name} returns depends on data",
-                    why="programs for GPUs that run without torch have sizes that follow from their inputs'",
+                    f"the result of {step.name} has a data-dependent size",
+                    why="in programs for GPUs that run without torch, all sizes must follow from those of inputs",
                     fix="compute it in process, or package for the CPU",
                     at=step.at if isinstance(step, Run) else None,
                 )
@@ -170,18 +182,27 @@ class _Program:
         return tuple(self.places[buffer] for buffer in buffers)
 
     def window(self, view: View) -> Window:
-        return Window(self.places[view.buffer], view.shape, view.strides, view.offset)
+        return Window(
+            self.places[view.buffer], numbers_of(view.shape), numbers_of(view.strides), number_of(view.offset)
+        )
 
     def launch(self, kernel: Kernel) -> Launch:
         source, writer = write_kernel(kernel)
         iterations, block = product(variable.extent for variable in writer.variables), writer.tiling.x_block
         programs = floor_divide(iterations + (block - 1), block)
         sizes = tuple(symbol(name) for name in writer.sizes)
-        return Launch(self.kernels.add(source, kernel), programs, self.numbers(writer.buffers), sizes)
+        return Launch(
+            self.kernels.add(source, kernel), number_of(programs), self.numbers(writer.buffers), numbers_of(sizes)
+        )
 
     def launch_group(self, group: KernelGroup) -> Launch:
         source, text = write_kernel_group(group)
-        return Launch(self.kernels.add(source, group), text.programs, self.numbers(text.buffers), text.sizes)
+        return Launch(
+            self.kernels.add(source, group),
+            number_of(text.programs),
+            self.numbers(text.buffers),
+            numbers_of(text.sizes),
+        )
 
     def check(self, step: Check) -> Launch:
         message = f"{step.error.capitalize()}Error: {step.message}"
@@ -190,7 +211,7 @@ class _Program:
             f"    tl.device_assert(tl.load(p0) == 0, {message!r})", "",
         ])  # fmt: skip
         source = KernelSource("check", text, (POINTER_TYPES["bool"],), 1, asserts=True)
-        return Launch(self.kernels.add(source), constant(1), self.numbers([step.failed]))
+        return Launch(self.kernels.add(source), 1, self.numbers([step.failed]))
 
     def deaths(self, program: LoopProgram, made_by_torch: frozenset[Buffer]) -> tuple[tuple[int, ...], ...]:
         last = {
@@ -205,8 +226,18 @@ class _Program:
         return tuple(map(tuple, dead))
 
 
+def number_of(index: Index) -> Expression:
+    """An index over sizes in the form of programs."""
+    return index_to_json(index) if index.constant is None else index.constant
+
+
+def numbers_of(indices: Iterable[Index]) -> Expressions:
+    """The same for several."""
+    return tuple(map(number_of, indices))
+
+
 def listing(entries: Sequence[Entry]) -> dict[LoopStep, str]:
-    """The kernel of each step, for people."""
+    """The kernel of each step, for display."""
     found: dict[LoopStep, str] = {}
     for step in (step for entry in entries for step in all_steps(entry.program)):
         if isinstance(step, Kernel):
@@ -217,7 +248,7 @@ def listing(entries: Sequence[Entry]) -> dict[LoopStep, str]:
 
 
 def write_kernel_group(group: KernelGroup) -> tuple[KernelSource, GroupText]:
-    """Kernels that run as one as a source, and what it is launched with."""
+    """The source of a group of kernels, and its launch arguments."""
     name = _name(group.members[0])
     text = write_group(group, name)
     source = "\n".join([_imports(text.lines), *text.lines, ""])
@@ -231,7 +262,7 @@ def _imports(lines: Sequence[str]) -> str:
 
 
 def write_kernel(kernel: Kernel) -> tuple[KernelSource, NestWriter]:
-    """One kernel as a source, and who wrote it."""
+    """The source of one kernel, and its writer."""
     match kernel.body:
         case (Loop(variables, body, ()),):
             tiling = choose_tiling(variables, body)
@@ -248,14 +279,14 @@ def write_kernel(kernel: Kernel) -> tuple[KernelSource, NestWriter]:
 
 
 def _name(kernel: Kernel) -> str:
-    """By the operators that it computes: equal layers have equal names."""
+    """Named after the operators that it computes: equal layers have equal names."""
     operators = dict.fromkeys(origin.rpartition(": ")[2].split(".")[1] for origin in kernel.origins if "." in origin)
     words = re.sub(r"\W", "_", "_".join(operators))[:LONGEST_NAME]
     return f"fused_{words or 'loops'}"
 
 
 def _made_by_torch(program: LoopProgram) -> frozenset[Buffer]:
-    """What operators of torch return: nothing is gained by another place, to be copied to."""
+    """Results of torch operators: placing them in the arena would only add a copy."""
     by_torch = [step for step in program.steps if _is_by_torch(step)]
     made = {buffer for step in by_torch for buffer in written_by(step)}
     others = {buffer for step in program.steps if step not in by_torch for buffer in written_by(step)}
@@ -263,7 +294,7 @@ def _made_by_torch(program: LoopProgram) -> frozenset[Buffer]:
 
 
 def _is_by_torch(step: LoopStep) -> bool:
-    """Whether torch allocates what a step returns, whole buffers."""
+    """Whether torch allocates a step's results, as whole buffers."""
     match step:
         case FallbackStep():
             return True

@@ -1,4 +1,4 @@
-"""Kernels that do the same to different tensors, as one Triton kernel: each block belongs to one of them.
+"""Horizontally fused kernels as one Triton kernel: each block belongs to one member.
 
 Before: casts of 16 weights of different sizes
 After::
@@ -26,12 +26,12 @@ from precast.native.targets.cuda.codegen.types import POINTER_TYPES
 
 BLOCK = 1024
 ALIGNED = "i64:16"
-"""The type of a size that is a multiple of 16: then memory is read by as many elements at a time."""
+"""The type of a size that is a multiple of 16: 16 elements at a time are then loaded."""
 
 
 @dataclass(frozen=True)
 class GroupText:
-    """A group's functions, and what it is launched with."""
+    """A group's functions, and its launch arguments."""
 
     lines: list[str]
     parameters: list[str]
@@ -42,7 +42,7 @@ class GroupText:
 
 
 def write_group(group: KernelGroup, name: str) -> GroupText:
-    """Print a group; its parameters are pointers, member by member, then sizes, then where blocks of members end."""
+    """Print a group; its parameters are pointers, member by member, then sizes, then the last block of each member."""
     patterns = [pattern_of(member) for member in group.members]
     writer = NestWriter(patterns[0].kernel, Tiling(BLOCK, warps=4), block="block")
     part = writer.write()
@@ -64,7 +64,7 @@ def write_group(group: KernelGroup, name: str) -> GroupText:
         is_last = number == len(patterns) - 1
         before = f" - e{number - 1}" if number else ""
         arguments = [f"{each}_{number}" for each in own]
-        # One after the other, not one inside the other: Triton's parser is recursive.
+        # A flat sequence, not nested: Triton's parser is recursive.
         condition = f"block < e{number}" if not number else f"(block >= e{number - 1})"
         condition += "" if is_last or not number else f" & (block < e{number})"
         lines += [f"    if {condition}:", f"        part({', '.join([*arguments, f'block{before}'])})"]

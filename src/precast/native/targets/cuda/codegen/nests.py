@@ -15,8 +15,8 @@ After::
     total = tl.sum(tl.where(r0_mask, t0, 0.0), 0)
     tl.store(p1 + (r0 + x * 768), t0 - …, mask=r0_mask)
 
-Values are written once: an expression whose text is known has a name already. What is loaded or stored stays known
-until memory may have changed.
+Each value is computed once: an expression whose text occurred before already has a name. Loaded and stored values
+remain known until memory may have changed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LARGE = 2**31 - 1
 
 @dataclass(frozen=True)
 class _Value:
-    """A name, or a short text, and along which of the blocks it varies: x, r."""
+    """A name or a short text, and the block dimensions (x, r) along which it varies."""
 
     text: str
     dims: frozenset[str] = frozenset()
@@ -60,17 +60,17 @@ class _Value:
 
 @dataclass
 class _Memory:
-    """What was read and written since the threads of a program last waited for one another."""
+    """What was read and written since the last barrier of a program's threads."""
 
     read: set[Buffer] = field(default_factory=set)
     written: set[Buffer] = field(default_factory=set)
 
 
 class NestWriter:
-    """Prints the body of a kernel whose top level is one loop without accumulators, or no loop around statements."""
+    """Prints the body of a kernel whose top level is one loop without accumulators, or statements without a loop."""
 
     def __init__(self, kernel: Kernel, tiling: Tiling, block: str = "tl.program_id(0)"):
-        """`block` is the number of the block that a program takes."""
+        """`block` is the expression of the block number of a program."""
         self.kernel, self.tiling, self.block = kernel, tiling, block
         self.buffers, self.sizes = kernel_parameters(kernel)
         self.pointers = {buffer: f"p{number}" for number, buffer in enumerate(self.buffers)}
@@ -111,7 +111,7 @@ class NestWriter:
         self.known.pop()
 
     def named(self, text: str, dims: frozenset[str]) -> _Value:
-        """The value of an expression, computed where it is not known yet."""
+        """The name of an expression's value, which is computed if it is new."""
         if text.isidentifier():
             return _Value(text, dims)
         for scope in reversed(self.known):
@@ -141,7 +141,7 @@ class NestWriter:
         self.spread(self.variables, "x", dims)
 
     def spread(self, variables: tuple[Variable, ...], name: str, dims: frozenset[str]) -> None:
-        """Compute loop variables from the place in the row of all of their iterations."""
+        """Compute loop variables from the linear index of their iteration."""
         left = name
         for variable in reversed(variables[1:]):
             extent = self.scalar_text(variable.extent)
@@ -160,7 +160,7 @@ class NestWriter:
         return [self.masks[dim] for dim in sorted(dims) if dim in self.masks]
 
     def shape(self, dims: frozenset[str]) -> str:
-        """Of a block that varies along these."""
+        """The shape of a block that varies along these dimensions."""
         if self.tiling.r_block == 0 or self.tiling.is_row:
             (name,) = dims or {"x"}
             return f"({self.shapes[name]},)"
@@ -192,7 +192,7 @@ class NestWriter:
         self.masks.pop("r", None)
 
     def is_short(self, loop: Loop) -> bool:
-        """Whether another loop is the vector here."""
+        """Whether another loop is vectorized here."""
         length = product(variable.extent for variable in loop.variables).constant
         others = [product(each.extent for each in leaf.variables).constant for leaf in leaf_loops(self.body)]
         return length is not None and length <= SHORT and any(each is None or each > SHORT for each in others)
@@ -209,7 +209,7 @@ class NestWriter:
             self.names[variable], self.dims[variable] = name, frozenset()
             self.known.append({})
             self.depth += 1
-            # The counter of an unrolled loop is a number of Python's.
+            # The counter of an unrolled loop is a Python number.
             self.line(f"{name} = tl.full((), {counter}, tl.int32)")
         self.begin_iteration(loop)
         self.statements(loop.body)
@@ -218,7 +218,7 @@ class NestWriter:
         self.forget_loads()
 
     def begin_iteration(self, loop: Loop) -> None:
-        """What one iteration writes, the next one may read, in another thread."""
+        """A barrier, if another thread may read in the next iteration what this one writes."""
         self.forget_loads()
         read = {load.buffer for load in loads_of(loop.body)}
         if read & {store.buffer for store in stores_of(loop.body)} or self.memory.written & read:
@@ -227,7 +227,7 @@ class NestWriter:
     def persistent(self, loop: Loop) -> None:
         extents = tuple(variable.extent for variable in loop.variables)
         count = product(extents)
-        assert count.constant is not None, "rows of unknown length are taken block by block"
+        assert count.constant is not None, "rows of dynamic length are processed block by block"
         if extents not in self.ranges:
             name = self.ranges[extents] = f"r{len(self.ranges)}"
             block = power_of_two(count.constant)
@@ -278,7 +278,7 @@ class NestWriter:
         self.accumulators[accumulator] = _Value(name, dims)
 
     def finish(self, accumulator: Accumulator) -> None:
-        """Reduce what the lanes of a block collected, each for itself."""
+        """Reduce the lanes' partial results."""
         value = self.accumulators[accumulator]
         self.accumulators[accumulator] = self.reduced(accumulator, value)
 
@@ -314,7 +314,7 @@ class NestWriter:
     # Memory
 
     def wait(self) -> None:
-        """Let all threads of the program come here before any goes on."""
+        """A barrier for all threads of the program."""
         self.line("tl.debug_barrier()")
         self.memory = _Memory()
 
@@ -324,7 +324,7 @@ class NestWriter:
                 del scope[text]
 
     def place(self, buffer: Buffer, indices: tuple[Index, ...]) -> _Value:
-        """A pointer to an element, or a block of them."""
+        """A pointer to an element, or a block of pointers."""
         offset = buffer.offset(indices)
         text, dims = self.subscript(offset)
         return _Value(self.pointers[buffer] if text == "0" else f"{self.pointers[buffer]} + ({text})", dims)
@@ -385,7 +385,7 @@ class NestWriter:
 
     @property
     def active_dims(self) -> frozenset[str]:
-        """The blocks whose lanes are iterations of the loops around."""
+        """The block dimensions whose lanes are iterations of the enclosing loops."""
         return frozenset(({"x"} if self.tiling.x_block > 1 else set()) | ({"r"} if self.is_vector else set()))
 
     def forget_buffer(self, buffer: Buffer) -> None:
@@ -398,7 +398,7 @@ class NestWriter:
                     del scope[text]
 
     def remember(self, buffer: Buffer, text: str, value: _Value) -> None:
-        """What was stored is what a load of it finds: half precision and bool have another form in memory."""
+        """Record a stored value for later loads: 16-bit floats and bool have another form in memory."""
         raw = _Value(self.fresh(), value.dims)
         if buffer.dtype in HALF_TYPES:
             self.known[-1][text] = raw
@@ -456,7 +456,7 @@ def _outer(kernel: Kernel) -> tuple[tuple[Variable, ...], tuple[Statement, ...]]
 
 
 def _plain_atoms(index: Index) -> Iterator[Atom]:
-    """What an index depends on without looking into computed subscripts."""
+    """The atoms that an index depends on, not looking into computed subscripts."""
     for monomial, _ in index.terms:
         for factor in monomial:
             yield factor
@@ -467,7 +467,7 @@ def _plain_atoms(index: Index) -> Iterator[Atom]:
 
 
 def _is_large(kernel: Kernel, variables: tuple[Variable, ...]) -> bool:
-    """Whether places in some tensor, or iterations, may be too many for 32 bits."""
+    """Whether offsets in some tensor, or iteration numbers, may exceed 32 bits."""
     buffers = {*kernel.read, *kernel.written}
     extents = [product(each.shape) for each in buffers] + [product(each.extent for each in variables)]
     spans = [

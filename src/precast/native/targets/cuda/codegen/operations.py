@@ -1,4 +1,4 @@
-"""Operations of loop IR as Triton expressions; what is missing here, kernels for GPUs cannot compute."""
+"""Operations of loop IR as Triton expressions; kernels for GPUs cannot compute any others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WHOLE_FUNCTIONS = {
     "random_bits": "random_bits", "remainder": "modulo_whole", "sign": "sign",
 }  # fmt: skip
 _SAME_IF_WHOLE = frozenset({"ceil", "floor", "round", "trunc"})
-# Triton computes with small types as it finds them, or wider: the result is brought back.
+# Triton computes small integer types as they are, or wider: the result is converted back.
 _NARROW = frozenset({"i16", "i8", "u8"})
 _FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
 _OTHERS = frozenset({
@@ -42,7 +42,7 @@ _OTHERS = frozenset({
 
 
 def is_known(operation: str, dtype: str) -> bool:
-    """Whether an operation on operands of a type can be written."""
+    """Whether an operation on operands of a type is supported."""
     if operation in _INFIX or operation in _OTHERS:
         return not (operation in ("div", "reciprocal", "sqrt") and dtype not in _FLOATS)
     return operation in (_FLOAT_FUNCTIONS if dtype in _FLOATS else _WHOLE_FUNCTIONS) or (
@@ -51,7 +51,7 @@ def is_known(operation: str, dtype: str) -> bool:
 
 
 def operation_text(operation: str, operands: Sequence[str], dtype: str) -> str:
-    """The operation on operands of the type `dtype`; of `where`, that of its second operand."""
+    """The operation on operands of the type `dtype`; for `where`, that of its second operand."""
     text = _text(operation, operands, dtype)
     return f"({text}).to({TRITON_TYPES[dtype]})" if dtype in _NARROW and operation not in _COMPARING else text
 

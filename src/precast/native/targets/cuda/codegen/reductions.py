@@ -1,4 +1,4 @@
-"""Accumulators as Triton expressions: where they start, how values are combined, how lanes are reduced to one."""
+"""Accumulators as Triton expressions: initial value, combination, and reduction of lanes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from precast.native.targets.cuda.codegen.types import TRITON_TYPES
 
 
 def neutral(accumulator: Accumulator) -> float | int | bool:
-    """What changes nothing when combined."""
+    """The neutral element of the reduction."""
     kind, dtype = accumulator.kind, accumulator.dtype
     if kind in ("any", "all"):
         return kind == "all"
@@ -26,7 +26,7 @@ def neutral(accumulator: Accumulator) -> float | int | bool:
 
 
 def combined(accumulator: Accumulator, total: str, value: str) -> str:
-    """The total with one more value, or block of values."""
+    """The total combined with another value, or block of values."""
     is_bool = accumulator.dtype == "bool"
     match accumulator.kind:
         case "sum":
@@ -42,9 +42,9 @@ def combined(accumulator: Accumulator, total: str, value: str) -> str:
 
 
 def reduced(accumulator: Accumulator, value: str, axis: int) -> str:
-    """One value for each row of a block."""
+    """Reduce each row of a block to one value."""
     text = _reduced(accumulator, value, axis)
-    # Triton reduces narrow whole numbers as wider ones.
+    # Triton widens narrow integers in reductions.
     return f"{text}.to({TRITON_TYPES[accumulator.dtype]})" if accumulator.dtype in ("i16", "i8", "u8") else text
 
 

@@ -1,7 +1,7 @@
-"""How a loop nest is spread over a GPU: how many iterations a program of Triton takes, and how many warps.
+"""How a loop nest is mapped to a GPU: how many iterations a Triton program takes, and how many warps it has.
 
-The outermost loop's iterations, put in a row, are cut into blocks (`x`), one for each program. Inner loops that are
-long are vectors (`r`), of which a program takes all at once where that fits registers, or block by block.
+The outermost loop's iterations, flattened, are divided into blocks (`x`), one for each program. Long inner loops are
+vectorized (`r`): a program takes a whole row at once if it fits registers, or block by block.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from precast.native.loops.index import Index, Variable, atoms, coefficient_of, c
 from precast.native.loops.program import Loop, Statement, loads_of, statements_of, stores_of
 
 MULTIPROCESSORS = 132
-"""Of an H200; fewer blocks than that leave some idle."""
+"""Of an H200; with fewer blocks, some are idle."""
 SHORT = 16
-"""Inner loops of up to so many iterations are run one by one."""
+"""Inner loops of up to this many iterations are sequential."""
+WIDTH = 64
+"""The number of adjacent iterations per program, where inner loops are strided in memory."""
 LONGEST_ROW = 16384
-"""The longest row that one program holds in registers."""
+"""The longest row that a program holds in registers."""
 _ELEMENTS = 8
-"""Of a block for each thread."""
+"""Elements of a block per thread."""
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Sizes of blocks; an `r_block` of 0 means that inner loops are no vectors.
+    """Block sizes; an `r_block` of 0 means that inner loops are not vectorized.
 
-    With `is_persistent`, a program holds each row at once, and `r_block` is not looked at.
+    With `is_persistent`, a program holds each row at once, and `r_block` is ignored.
     """
 
     x_block: int
@@ -41,7 +43,7 @@ class Tiling:
 
 
 def choose_tiling(variables: tuple[Variable, ...], body: tuple[Statement, ...]) -> Tiling:
-    """The blocks for a nest: loops over `variables` around `body`."""
+    """Block sizes for a nest: loops over `variables` around `body`."""
     count = _hint(product(variable.extent for variable in variables))
     leaves = list(leaf_loops(body))
     lengths = [_length(leaf) for leaf in leaves]
@@ -55,14 +57,14 @@ def choose_tiling(variables: tuple[Variable, ...], body: tuple[Statement, ...]) 
 
 
 def leaf_loops(body: tuple[Statement, ...]) -> Iterator[Loop]:
-    """The loops without loops inside."""
+    """The innermost loops."""
     for statement in statements_of(body):
         if isinstance(statement, Loop) and not any(isinstance(each, Loop) for each in statement.body):
             yield statement
 
 
 def power_of_two(number: int) -> int:
-    """The smallest one that is not less."""
+    """The smallest power of two that is not less."""
     return 1 << max(0, number - 1).bit_length()
 
 
@@ -91,20 +93,20 @@ def _rows(count: int, length: int) -> Tiling:
 
 
 def _columns(count: int, length: int) -> Tiling:
-    """Side by side are iterations of the outermost loop: a block is wide enough for whole lines of memory."""
-    x_block = min(64, power_of_two(count))
+    """Adjacent iterations of the outermost loop: a block is wide enough for whole lines of memory."""
+    x_block = min(WIDTH, power_of_two(count))
     r_block = max(1, min(4096 // x_block, power_of_two(length)))
     return Tiling(x_block, r_block, warps=4 if x_block * r_block <= 2048 else 8)
 
 
 def _weight(body: tuple[Statement, ...]) -> int:
-    """How many rows a program holds at a time, in powers of two of four."""
+    """How many rows a program holds at a time, rounded to powers of two of four."""
     rows = len({load.buffer for load in loads_of(body) if not load.buffer.is_one_number})
     return 1 if rows <= 4 else 2 if rows <= 10 else 4
 
 
 def _runs_along_outer(variables: tuple[Variable, ...], leaves: list[Loop]) -> bool:
-    """Whether most of what inner loops touch is side by side along the outermost loop, and not along them."""
+    """Whether most accesses of inner loops are contiguous along the outermost loop, and not along them."""
     score = 0
     for leaf in leaves:
         offsets = [load.buffer.offset(load.indices) for load in loads_of(leaf.body)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from precast.native.loops.index import Atom, Computed, Extreme, Index, Quotient, Symbol, Variable, is_non_negative
 
-# Half precision outside of memory is a float with few digits, as eager computes with it.
+# In registers, 16-bit floats are floats rounded to fewer digits, which eager computes with.
 TRITON_TYPES = {
     "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float32", "bf16": "tl.float32", "i64": "tl.int64",
     "i32": "tl.int32", "i16": "tl.int16", "i8": "tl.int8", "u8": "tl.uint8", "bool": "tl.int1",
@@ -20,7 +20,7 @@ POINTER_TYPES = {
 
 
 def literal(value: float | int | bool, dtype: str) -> str:
-    """A constant that has exactly this value, and the type."""
+    """A literal with exactly this value and type."""
     spelling = TRITON_TYPES[dtype]
     if dtype == "bool":
         return f"tl.full((), {int(bool(value))}, tl.int1)"

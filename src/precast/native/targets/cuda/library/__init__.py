@@ -1,1 +1,1 @@
-"""What generated kernels are written with, as Triton functions."""
+"""The Triton functions that generated kernels call."""

@@ -1,6 +1,6 @@
-"""Operations of loop IR that are more than one of Triton's own, and the random numbers of ``native/rules/random.py``.
+"""Operations of loop IR that Triton lacks, and the random numbers of ``native/rules/random.py``.
 
-Kernels import these by name. Whole-number division by zero returns 0, as in the code for CPUs.
+Kernels import these by name. Integer division by zero returns 0, as in the code for CPUs.
 """
 
 import triton
@@ -18,7 +18,7 @@ def floor_divide(a, b):
 
 @triton.jit
 def floor_remainder(a, b):
-    """What `floor_divide` leaves."""
+    """The remainder of `floor_divide`."""
     return a - floor_divide(a, b) * b
 
 
@@ -42,13 +42,13 @@ def random_bits(seed, number, place):
 
 @triton.jit
 def maximum(a, b):
-    """NaN wins."""
+    """NaN propagates."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def minimum(a, b):
-    """NaN wins."""
+    """NaN propagates."""
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -75,14 +75,14 @@ def sigmoid_single(x):
 
 @triton.jit
 def divide_whole(a, b):
-    """``a / b`` towards zero; of whole numbers."""
+    """``a / b`` of integers, rounded towards zero."""
     is_zero = b == 0
     return tl.where(is_zero, tl.zeros_like(a), a // tl.where(is_zero, tl.full((), 1, b.dtype), b))
 
 
 @triton.jit
 def remainder_whole(a, b):
-    """The rest, with the sign of `a`."""
+    """The remainder, with the sign of `a`."""
     return tl.where(b == 0, tl.zeros_like(a), a - divide_whole(a, b) * b)
 
 
@@ -94,7 +94,7 @@ def div_floor_whole(a, b):
 
 @triton.jit
 def modulo_whole(a, b):
-    """The rest, with the sign of `b`."""
+    """The remainder, with the sign of `b`."""
     rest = remainder_whole(a, b)
     return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
@@ -107,7 +107,7 @@ def modulo(a, b):
 
 @triton.jit
 def div_floor(a, b, exact):
-    """As Python: the remainder takes the divisor's sign, the quotient is what remains; `exact` is ``a / b``."""
+    """As in Python: the remainder has the divisor's sign; `exact` is ``a / b``."""
     rest = libdevice.fmod(a, b)
     quotient = tl.div_rn(a - rest, b) if a.dtype == tl.float32 else (a - rest) / b
     quotient = tl.where((rest != 0) & ((b < 0) != (rest < 0)), quotient - 1, quotient)

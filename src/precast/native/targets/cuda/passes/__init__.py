@@ -1,8 +1,8 @@
-"""Fewer, larger loops for GPUs: the order of all passes, those that every target may share and those made for GPUs.
+"""The pass pipeline for GPUs: the order of all passes, shared ones and those made for GPUs.
 
-``biases`` what products add themselves · ``recompute`` what a kernel writes for itself · ``single`` doubles that only
-serve sums · ``one_nest`` kernels that are one launch each · ``split_reductions`` long reductions of few results ·
-``along_memory`` the order of loops · ``padding`` rows of matrices · ``grouping`` kernels that are alike
+``biases`` fused into GEMMs · ``recompute`` what a kernel stores for itself · ``single`` doubles that only serve
+sums · ``one_nest`` kernels that are one launch each · ``split_reductions`` long reductions with few results ·
+``along_memory`` loop interchange · ``padding`` rows of matrices · ``grouping`` horizontal fusion
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from precast.native.targets.cuda.passes.split_reductions import split_reductions
 
 
 def images_channels_last(program: LoopProgram) -> LoopProgram:
-    """Images and filters as tensor cores want them."""
+    """Images and filters in the layout for tensor cores."""
     return channels_last(program, weights=True)
 
 
@@ -60,4 +60,4 @@ PASSES: tuple[LoopPass, ...] = (
     group_alike,
 )
 REUSING = (update_inputs, overwrite_dying)
-"""Passes that give a buffer's memory to another."""
+"""Passes that reuse a buffer's memory for another."""

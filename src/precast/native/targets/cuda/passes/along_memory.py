@@ -1,9 +1,9 @@
-"""Let neighbouring threads touch neighbouring memory: loops run in the order in which memory is laid out.
+"""Loop interchange for coalesced access: loops are ordered like memory, so that neighbouring threads access neighbours.
 
 Before: ``for i0 < 16, i1 < 12, i2 < 512, i3 < 64:  y[…] = …`` with strides of y (393216, 64, 768, 1)
 After:  ``for i0 < 16, i2 < 512, i1 < 12, i3 < 64:  y[…] = …``
 
-Iterations have no order, so this changes nothing but which threads run them.
+Iterations have no order, so only the assignment of iterations to threads changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from precast.native.loops.program import Kernel, Loop, LoopProgram, Statement, l
 
 
 def run_along_memory(program: LoopProgram) -> LoopProgram:
-    """Sort the variables of each loop by how far a step goes in what it writes, or reads."""
+    """Sort the variables of each loop by their stride in what it writes, or reads."""
     steps = [_sorted(step) if isinstance(step, Kernel) else step for step in program.steps]
     return with_steps(program, steps)
 
@@ -40,7 +40,7 @@ def _visit(statement: Statement) -> Statement:
 
 
 def _place(loop: Loop) -> Index | None:
-    """Where the loop writes; in a reduction, where it reads what varies most."""
+    """The offset that the loop writes; in a reduction, the one with the most variables that it reads."""
     places = [store.buffer.offset(store.indices) for store in stores_of(loop.body)]
     if not places:
         places = [load.buffer.offset(load.indices) for load in loads_of(loop.body)]
@@ -49,5 +49,5 @@ def _place(loop: Loop) -> Index | None:
 
 def _step(place: Index, variable: Variable) -> float:
     step = coefficient_of(place, variable)
-    # A step of unknown length is taken for a long one.
+    # A dynamic stride counts as a long one.
     return float("inf") if step is None or step.constant is None else abs(step.constant)

@@ -1,4 +1,4 @@
-"""Let matrix products add their bias, and apply an activation, where nothing else is left to do.
+"""Epilogue fusion for cuBLAS: GEMMs add their bias, and apply an activation, if nothing else remains to do.
 
 Before::
 
@@ -9,7 +9,7 @@ After::
 
     call mm: y = matmul(x, w) then add b
 
-A loop that does more has to read the product anyway: there the bias costs nothing.
+A loop that does more has to read the product anyway; adding the bias there costs nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from precast.native.passes.inline import strip_names
 
 TYPES = ("f32", "bf16", "f16")
 ACTIVATIONS = {"f32": ("relu",), "bf16": ("relu", "gelu_tanh"), "f16": ("relu", "gelu_tanh")}
-"""Those that cuBLAS has; its gelu is too rough for single precision."""
+"""Activations of cuBLAS; its gelu is too imprecise for single precision."""
 
 
 def absorb_biases(program: LoopProgram) -> LoopProgram:
-    """Move loops that only add a bias into the product before them."""
+    """Move loops that only add a bias into the GEMM before them."""
     readers = reader_counts(program)
     names = {buffer.name for buffer in (*program.inputs, *program.outputs, *program.temporaries)}
     calls: dict[Buffer, LibraryCall] = {}
@@ -51,7 +51,7 @@ def absorb_biases(program: LoopProgram) -> LoopProgram:
 
 
 def _grown(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | None:
-    """The product with the loop in it, after what makes the bias; None if the loop does more."""
+    """The GEMM with the loop in it, after the computation of the bias; None if the loop does more."""
     match = Match.of(call, kernel)
     if match is None:
         return None
@@ -77,7 +77,7 @@ def _grown(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | N
 
 
 def _bias_of(match: Match, parts: list[Part]) -> Scalar | None:
-    """What is added to each row, in the type of the product; None if it is not that, or more happens."""
+    """The bias of each row, in the type of the GEMM; None if the loop does anything else."""
     match parts:
         case [Part("add", operand, _)] | [Part("add", operand, _), Part(_, None, _)] if operand is not None:
             pass
@@ -94,7 +94,7 @@ def _bias_of(match: Match, parts: list[Part]) -> Scalar | None:
 
 
 def _reaches(reached: Scalar, value: Scalar) -> bool:
-    """Whether nothing is done to a value any more but rounding it."""
+    """Whether a value is only rounded on the way to the result."""
     while value is not reached and isinstance(stripped := strip_names(value), Cast):
         value = stripped.value
     return strip_names(value) is strip_names(reached)

@@ -1,4 +1,4 @@
-"""Run kernels that do the same to different tensors as one launch: casts of weights, updates of an optimizer.
+"""Horizontal fusion: run kernels that do the same to different tensors as one launch, e.g. casts, optimizer updates.
 
 Before::
 
@@ -11,8 +11,8 @@ After::
     group cast:  both
     call mm: …
 
-A launch costs as much as moving ten megabytes. A kernel moves up to the group, or the group down to it, past steps that
-have nothing to do with either; at most `MOST` kernels go together, so that little lives longer than it must.
+A launch costs as much as moving ten megabytes. A kernel moves up to the group, or the group down to it, past
+independent steps; at most `MOST` kernels form a group, so that lifetimes grow little.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from precast.native.loops.program import (
 
 MOST = 16
 FARTHEST = 200
-"""A kernel moves past so many steps at most."""
+"""A kernel moves past at most this many steps."""
 
 
 @dataclass(eq=False)
 class _Group:
-    """Kernels that run together, at the place of the step with this number."""
+    """Kernels that run together, at the position of the step with this number."""
 
     at: int
     members: list[Kernel] = field(default_factory=list)
 
 
 def group_alike(program: LoopProgram) -> LoopProgram:
-    """Put independent loops of one pattern together."""
+    """Group independent loops of the same pattern."""
     keys = [_key(step) if isinstance(step, Kernel) else None for step in program.steps]
     places: dict[int, Step | _Group] = {}
     open_groups: dict[str, _Group] = {}
@@ -89,7 +89,7 @@ def _steps_at(places: dict[int, Step | _Group], at: int) -> list[Step]:
 
 
 def _key(kernel: Kernel) -> str | None:
-    """Equal for kernels that may run as one: one plain loop over one variable."""
+    """Equal for kernels that may be grouped, i.e. single plain loops over one variable."""
     match kernel.body:
         case (Loop((_,), body, ()),) if all(isinstance(each, Store) and each.is_plain for each in body):
             return canonical_key(pattern_of(kernel).kernel)
@@ -107,5 +107,5 @@ def _conflict(moved: Kernel, passed: Step, inputs: set[Buffer]) -> bool:
     read, written = set(read_by(passed)), set(written_by(passed))
     if not written.isdisjoint((*moved.read, *moved.written)) or not read.isdisjoint(moved.written):
         return True
-    # Nothing is written into an input before what may have to fail without that.
+    # An input is not overwritten before steps that may fail.
     return isinstance(passed, Fallible) and not inputs.isdisjoint(moved.written)

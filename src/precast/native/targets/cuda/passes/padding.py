@@ -1,9 +1,10 @@
-"""Let rows of matrices begin where tensor cores can read them: at multiples of 16 bytes.
+"""Pad rows of matrices to multiples of 16 bytes, the alignment for tensor cores.
 
 Before: ``logits: bf16[4096, 50257] = matmul(x, w)``, rows of 100514 bytes
 After:  the same with strides (50264, 1)
 
-What the caller lays out is copied: that reads and writes it once, and an unaligned product takes several times as long.
+Matrices in the caller's layout are copied: that reads and writes them once, whereas an unaligned GEMM is several times
+slower.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from precast.native.loops.scalars import Load
 
 ALIGNMENT = 16
 SHORTEST = 512
-"""Rows of fewer elements, and matrices with fewer rows than an eighth of that, are not worth it."""
+"""Shorter rows, and matrices with fewer rows than an eighth of that, are not worth it."""
 
 
 def align_rows(program: LoopProgram) -> LoopProgram:
-    """Give large matrices in half precision, whose rows are not aligned, rows that are."""
+    """Align the rows of large 16-bit float matrices."""
     wanted = dict.fromkeys(buffer for step in program.steps for buffer in _unaligned(step))
     if not wanted:
         return program
@@ -66,7 +67,7 @@ def align_rows(program: LoopProgram) -> LoopProgram:
 
 
 def _unaligned(step: Step) -> Iterator[Buffer]:
-    """Row-major matrices that a product reads or writes, with rows that are not aligned."""
+    """Row-major matrices that a GEMM reads or writes, with unaligned rows."""
     if not isinstance(step, LibraryCall) or step.routine != "matmul":
         return
     for view in (*step.inputs[:2], *step.outputs):
@@ -75,7 +76,7 @@ def _unaligned(step: Step) -> Iterator[Buffer]:
         is_large = max(rows, columns) >= SHORTEST and min(rows, columns) >= SHORTEST // 8
         length = (buffer.shape[-1].constant or 0) * DTYPES[buffer.dtype].item_size if buffer.shape else 0
         is_half = DTYPES[buffer.dtype].item_size == 2 and DTYPES[buffer.dtype].is_floating
-        if is_large and is_half and length % ALIGNMENT and _is_rows(buffer) and _goes_by_rows(view):
+        if is_large and is_half and length % ALIGNMENT and _is_rows(buffer) and _has_row_strides(view):
             yield buffer
 
 
@@ -83,8 +84,8 @@ def _is_rows(buffer: Buffer) -> bool:
     return buffer.is_contiguous and len(buffer.shape) > 1
 
 
-def _goes_by_rows(view: View) -> bool:
-    """Whether all steps but one are of whole rows: then they can be longer."""
+def _has_row_strides(view: View) -> bool:
+    """Whether all strides except one are multiples of the row length, which may then grow."""
     row = view.buffer.shape[-1]
     strides = [stride for size, stride in zip(view.shape, view.strides, strict=True) if size != constant(1)]
     others = [stride for stride in strides if stride != constant(1)]
@@ -94,7 +95,7 @@ def _goes_by_rows(view: View) -> bool:
 
 def _padded(buffer: Buffer, names: set[str]) -> Buffer:
     row = buffer.shape[-1]
-    assert row.constant is not None, "rows of known length are padded"
+    assert row.constant is not None, "only rows of static length are padded"
     step = ALIGNMENT // DTYPES[buffer.dtype].item_size
     longer = constant(-(-row.constant // step) * step)
     name = f"{buffer.name}_aligned"
@@ -106,7 +107,7 @@ def _padded(buffer: Buffer, names: set[str]) -> Buffer:
 
 def _with_rows(call: LibraryCall, padded: dict[Buffer, Buffer]) -> LibraryCall:
     def change(view: View) -> View:
-        if view.buffer not in padded or not _goes_by_rows(view):
+        if view.buffer not in padded or not _has_row_strides(view):
             return view
         old, new = view.buffer.shape[-1], padded[view.buffer]
         strides = tuple(_longer(each, old, new.strides[-2]) for each in view.strides)

@@ -1,4 +1,4 @@
-"""Compute again, in the loops that read it, what a kernel writes down for itself alone.
+"""Rematerialization: loops recompute what their own kernel would otherwise store and load.
 
 Before::
 
@@ -12,7 +12,7 @@ After::
       for i1 < 768:  total <- sum exp(x[i0, i1] - top)
       for i1 < 768:  y[i0, i1] = exp(x[i0, i1] - top) / total
 
-On a GPU arithmetic costs less than memory. Where a program holds the row in registers, it is not even computed twice.
+On a GPU arithmetic costs less than memory. If a program holds the row in registers, it is not even computed twice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from precast.native.loops.scalars import Load, Named, Scalar
 
 
 def compute_again(program: LoopProgram) -> LoopProgram:
-    """Replace loads of what only the same kernel reads by what was stored."""
+    """Replace loads of buffers that only the same kernel reads by the stored values."""
     users = Counter(buffer for step in program.steps for buffer in {*read_by(step), *written_by(step)})
     users.update(program.outputs)
     users.update(program.inputs)
@@ -51,15 +51,18 @@ def compute_again(program: LoopProgram) -> LoopProgram:
 
 
 def _recomputed(kernel: Kernel, own: set[Buffer]) -> Kernel:
-    match kernel.body:
-        case (Loop(variables, body, ()) as loop,):
-            new = _Rows(variables, own).statements(body)
-            return kernel if new == body else replace(kernel, body=(replace(loop, body=new),))
-    return kernel
+    body = tuple(_with_rows(each, own) if isinstance(each, Loop) else each for each in kernel.body)
+    same = all(before is after for before, after in zip(kernel.body, body, strict=True))
+    return kernel if same else replace(kernel, body=body)
+
+
+def _with_rows(loop: Loop, own: set[Buffer]) -> Loop:
+    body = _Rows(loop.variables, own).statements(loop.body)
+    return loop if body == loop.body else replace(loop, body=body)
 
 
 class _Rows:
-    """What loops inside of one outermost iteration have stored so far."""
+    """What the inner loops of one outermost iteration have stored so far."""
 
     def __init__(self, variables: tuple[Variable, ...], own: set[Buffer]):
         self.variables, self.own = variables, own

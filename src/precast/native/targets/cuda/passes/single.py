@@ -1,10 +1,10 @@
-"""Compute in single precision what is double only so that long sums lose nothing.
+"""Compute in single precision what is double only for the precision of long sums.
 
 Before: ``total: f64 <- sum f64(x[i0, i1])``, ``mean: f64[8] = total / 768``
 After:  ``total: f32 <- sum x[i0, i1]``, ``mean: f32[8] = total / 768``
 
-Rules add up in double precision, which costs CPUs nothing. A GPU adds up in many lanes, whose sums are short and are
-then combined as a tree, which loses little: eager does so, too. What reads or writes doubles of the user's stays.
+Rules accumulate in double precision, which is free on CPUs. A GPU accumulates in many lanes, whose short sums are
+combined as a tree, which loses little precision, as in eager. Doubles of the user's program are unchanged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LARGEST = 3.4e38
 
 
 def compute_in_single_precision(program: LoopProgram) -> LoopProgram:
-    """Make singles of all doubles that kernels use among themselves."""
+    """Convert all doubles that are internal to kernels to single precision."""
     doubles = {each for each in program.temporaries if each.dtype == "f64"}
     kernels = {step for step in program.steps if isinstance(step, Kernel) and _may_be_single(step)}
     before = -1
@@ -64,7 +64,7 @@ def _doubles_of(kernel: Kernel) -> set[Buffer]:
 
 
 def _may_be_single(kernel: Kernel) -> bool:
-    """Whether no place and no whole number is computed by doubles, and no number is too large."""
+    """Whether no subscript and no integer is computed from doubles, and no constant is too large."""
     for value in walk(*values_of(kernel.body)):
         if isinstance(value, Cast) and value.value.dtype == "f64" and not DTYPES[value.dtype].is_floating:
             return False

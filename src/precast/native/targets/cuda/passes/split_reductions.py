@@ -1,4 +1,4 @@
-"""Cut long reductions of few results into parts that run side by side.
+"""Split reductions: long reductions with few results run in parallel parts, which a second loop combines.
 
 Before::
 
@@ -9,7 +9,7 @@ After::
     for p < 64, i0 < 768:  for r0 < 128:  part <- sum x[p*128 + r0, i0];   parts[p, i0] = part
     for i0 < 768:  for p < 64:  total <- sum parts[p, i0];   y[i0] = f(total)
 
-How many parts there are depends on sizes alone, so that results are the same in every run.
+The number of parts depends on sizes alone, so results are deterministic.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from precast.native.loops.scalars import (
     rewrite,
 )
 from precast.native.targets.cuda.codegen.reductions import neutral
-from precast.native.targets.cuda.codegen.tiling import MULTIPROCESSORS
+from precast.native.targets.cuda.codegen.tiling import MULTIPROCESSORS, WIDTH
 
-PROGRAMS = 4 * MULTIPROCESSORS
-"""About as many programs keep a GPU busy."""
+PROGRAMS = 16 * MULTIPROCESSORS
+"""About this many programs keep a GPU busy: each waits for memory in every iteration of its loop."""
 SHORTEST = 512
-"""A part has at least as many iterations."""
+"""The minimal number of iterations of a part."""
 
 
 def split_reductions(program: LoopProgram) -> LoopProgram:
-    """Give reductions that would leave most of a GPU idle a loop over parts."""
+    """Split reductions that would leave most of a GPU idle."""
     names = {buffer.name for step in program.steps for buffer in (*read_by(step), *written_by(step))}
     steps: list[Step] = []
     for step in program.steps:
@@ -82,11 +82,11 @@ def _split(kernel: Kernel, names: set[str]) -> Sequence[Kernel]:
 
 
 def _parts(rows: Index, length: Index) -> tuple[int, int] | None:
-    """How many parts of how many iterations; None if one program for each row does."""
+    """The number of parts and their length; None if one program per row suffices."""
     if rows.constant is None or length.constant is None:
         return None
-    # Side by side, columns are taken by the block.
-    programs = max(1, rows.constant // 32 if rows.constant >= 32 else rows.constant)
+    # Adjacent columns are processed in blocks.
+    programs = max(1, rows.constant // WIDTH if rows.constant >= WIDTH else rows.constant)
     wanted = min(PROGRAMS // programs, length.constant // SHORTEST)
     if wanted < 2:
         return None
@@ -136,7 +136,7 @@ def _spread(variables: tuple[Variable, ...], flat: Index) -> dict[Variable, Inde
 
 
 def _guarded(statement: Accumulate, is_inside: Scalar) -> Accumulate:
-    """The statement without effect where the last part goes beyond the end."""
+    """The statement with a guard where the last part exceeds the range."""
 
     def change(value: Scalar) -> Scalar:
         if not isinstance(value, Load):

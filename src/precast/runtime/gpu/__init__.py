@@ -1,0 +1,1 @@
+"""Runs programs on NVIDIA GPUs without torch: the CUDA driver, cuBLASLt and cuDNN through ctypes."""

@@ -1,0 +1,58 @@
+"""Arguments and programs that ``train_step`` refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from precast.errors import CaptureError, InputTypeError, InputValueError
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+def refuse_impure(reads: Sequence[str]) -> None:
+    """Refuse a step that has read clocks, random numbers or files."""
+    if reads:
+        raise CaptureError(
+            "The step reads something that no guard can check.",
+            at="; ".join(dict.fromkeys(reads)),
+            why="a compiled step would keep its value from the capture",
+            fix="Compute it outside, and pass it as a part of the batch.",
+        )
+
+
+def check_budget(memory_budget: float | None, accumulate: int, group: ProcessGroup | None) -> None:
+    """Refuse budgets for steps with several forwards, or with collectives."""
+    if memory_budget is not None and (accumulate > 1 or group is not None):
+        raise InputValueError(
+            "memory_budget requires one process and one micro-batch.",
+            why="a step is partitioned once, between its forward and its backward",
+            fix="Leave out memory_budget: accumulate= and shard= lower the memory of a step, too.",
+        )
+
+
+def check_arguments(
+    model: object, grad_clip: object, accumulate: object, entries: Sequence[str], known: Iterable[str]
+) -> None:
+    """Refuse what is not a model, and invalid settings."""
+    if not isinstance(model, torch.nn.Module):
+        raise InputTypeError(
+            f"train_step() was given an object of type {type(model).__name__} as model.",
+            why="a step updates the parameters of a module",
+            fix="Pass an nn.Module.",
+        )
+    if grad_clip is not None and not (isinstance(grad_clip, float | int) and grad_clip > 0):
+        raise InputValueError(
+            f"grad_clip cannot be {grad_clip!r}.", why="it is the largest norm of the gradients", fix="Pass 1.0, say."
+        )
+    if not (type(accumulate) is int and accumulate > 0):
+        raise InputValueError(
+            f"accumulate cannot be {accumulate!r}.", why="it counts the parts of a batch", fix="Pass 1 or more."
+        )
+    if isinstance(entries, str) or not entries or not set(entries) <= set(known):
+        raise InputValueError(
+            f"entries cannot be {entries!r}.", why=f"they are of {', '.join(known)}", fix="Pass ('train', 'eval')."
+        )
