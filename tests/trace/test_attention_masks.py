@@ -79,7 +79,8 @@ def test_gradients_without_the_mask_are_eagers():
     def attend(x):
         return F.scaled_dot_product_attention(x, x, x, attn_mask=_lower_triangle())
 
-    x = torch.randn(2, 3, 8, 16, requires_grad=True)
+    # In float32, eager and native code are each off by more than `assert_close` allows where scores are large.
+    x = torch.randn(2, 3, 8, 16, dtype=torch.float64, requires_grad=True)
     (ours,) = torch.autograd.grad(precast.compile(attend)(x).square().sum(), x)
     (eagers,) = torch.autograd.grad(attend(x).square().sum(), x)
     torch.testing.assert_close(ours, eagers)
