@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 from unittest.mock import patch
 
@@ -13,6 +14,7 @@ import torch.utils.checkpoint as torch_checkpoint
 from torch._decomp import decompositions as torch_decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import GuardSource, Source
+from torch._higher_order_ops import utils as operator_rules
 from torch._higher_order_ops.scan import scan_op
 from torch._ops import OpOverloadPacket
 from torch.utils import _pytree as pytree
@@ -174,6 +176,18 @@ def exchanged_operands_of_transforms(exchange: Callable[[Any], Any]) -> Iterator
         for names, name, operands in places:
             stack.enter_context(patch.dict(names, {name: exchanging(names[name], operands)}))
         yield
+
+
+SHARING_CHECKS = tuple(
+    module
+    # By its name: as an attribute of the package, it is hidden by the operator.
+    for module in (operator_rules, import_module("torch._higher_order_ops.while_loop"))
+    if hasattr(module, "_check_alias_and_mutation")
+)
+"""Torch's modules by whose name the check is called that operands of control flow share no memory.
+
+``while_loop`` has that name since 2.12; before, it looks it up when it is called.
+"""
 
 
 CHECKPOINT_GENERATOR = next(

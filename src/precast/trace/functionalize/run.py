@@ -7,25 +7,21 @@ with ``x_1`` the updated input, and views as ordinary data flow.
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib import import_module
 from types import MethodType
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch._higher_order_ops import utils as operator_rules
 from torch._ops import OpOverload
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
+from precast._torch_compat import SHARING_CHECKS
 from precast.graph.opened_objects import is_wrapper
 from precast.trace.fake_inputs import map_inner
 from precast.trace.functionalize.draws_in_place import draw_as_eager, rows_of_eager
 from precast.trace.functionalize.known_values import Journal
 from precast.trace.provenance import innermost_users_line
 from precast.trace.record import FlatFunction
-
-# Not by an attribute: the package has an operator of the same name.
-loop_rules = import_module("torch._higher_order_ops.while_loop")
 
 
 def to_functional(value: Any) -> Any:
@@ -91,7 +87,7 @@ def functional_mode(*, pre_dispatch: bool = False, discover_tokens: bool = False
     # Not a subclass: functionalization of control flow is registered for FunctionalTensorMode itself.
     mode.__torch_dispatch__ = MethodType(_dispatch_as_eager, mode)  # type: ignore[method-assign]
     with above, mode, ExitStack() as stack:
-        for rules in (operator_rules, loop_rules):
+        for rules in SHARING_CHECKS:
             stack.enter_context(patch.object(rules, "_check_alias_and_mutation", _may_share))
         yield mode
 
