@@ -157,3 +157,10 @@ def test_ops_cannot_be_kept_whole_beside_gradients():
 def test_decomposing_twice_changes_nothing_more():
     once = export(Scale(), (torch.ones(3),)).run_decompositions()
     assert str(once.run_decompositions()) == str(once)
+
+
+def test_after_pytorchs_exporter_has_decomposed_a_program():
+    model, example = Function(lambda x, n: x.select(0, n.item())), (torch.arange(3.0), torch.tensor(1))
+    torch.export.export(model, example).run_decompositions({})
+    decomposed = export(model, example).run_decompositions({})
+    assert decomposed.module()(torch.arange(3.0), torch.tensor(2)) == 2

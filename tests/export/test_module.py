@@ -169,3 +169,10 @@ def test_exporting_again_keeps_fixed_sizes_fixed():
     module = export(Scale(), (torch.ones(3, 3),)).module()
     with pytest.raises((ValueError, RuntimeError)):
         export(module, (torch.ones(3, 3),), dynamic_shapes=({0: Dim("batch")},))
+
+
+def test_hooks_of_state_dicts_are_left_alone():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    model._register_state_dict_hook(lambda module, state, prefix, local: {f"renamed.{k}": v for k, v in state.items()})
+    exported = export(model, (torch.ones(1, 2),))
+    assert sorted(exported.state_dict) == ["0.bias", "0.weight"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.fx.traceback import annotate, preserve_node_meta
 
 import precast
 import precast.runtime
@@ -66,6 +67,23 @@ def test_provenance_comes_back():
     for before, after in zip(exported.graph.nodes, round_trip(exported).graph.nodes, strict=True):
         assert after.stack_trace == before.stack_trace
         assert after.meta.get("nn_module_stack") == before.meta.get("nn_module_stack")
+        assert after.meta.get("torch_fn") == before.meta.get("torch_fn")
+
+
+def test_metadata_of_users_comes_back():
+    class Branching(torch.nn.Module):
+        def forward(self, x):
+            with annotate({"stage": 1}):
+                x = x * 2
+            return torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a.cos(), (x,))
+
+    with preserve_node_meta():
+        exported = export(Branching(), (torch.ones(2),))
+    loaded = round_trip(exported)
+    assert [node.meta["custom"] for node in loaded.graph.nodes if "custom" in node.meta] == [{"stage": 1}]
+    node = next(iter(loaded.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor)))
+    node.meta["custom"] = {"kept in this process": object()}
+    assert round_trip(loaded).graph_signature == loaded.graph_signature
 
 
 def test_a_loaded_program_can_go_on():

@@ -178,3 +178,23 @@ def test_it_warns_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         capture_pre_autograd_graph(torch.nn.ReLU(), (torch.ones(1),))
+
+
+def test_a_kept_call_takes_sizes():
+    class Rows(torch.nn.Module):
+        def forward(self, x, n):
+            return x.reshape(n, -1)
+
+    class Outer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows = Rows()
+
+        def forward(self, x):
+            return self.rows(x, x.shape[0]) + 1
+
+    exported = export(
+        Outer(), (torch.ones(4, 2, 3),), dynamic_shapes={"x": {0: Dim("n")}}, preserve_module_call_signature=("rows",)
+    )
+    x = torch.randn(7, 2, 3)
+    torch.testing.assert_close(unflatten(exported)(x), x.reshape(7, 6) + 1)

@@ -52,9 +52,10 @@ def test_a_method_call():
     assert_breaks(edited(sine(), call_method), "targets are operators", "call_method of 'sin'")
 
 
-def test_a_function_that_is_no_operator():
+@pytest.mark.parametrize("function", [torch.nn.functional.gelu, torch.add])
+def test_a_function_that_is_no_operator(function):
     def call_function(nodes, graph):
-        nodes["cos"].target = torch.nn.functional.gelu
+        nodes["cos"].target = function
 
     assert_breaks(edited(sine(), call_function), "targets are operators", "node cos unknown target")
 

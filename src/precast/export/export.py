@@ -35,6 +35,7 @@ from precast.trace.functionalize import functionalize
 from precast.trace.record import Decompositions
 from precast.trace.script_modules import entering_script_modules
 from precast.trace.state.python_state import StoredTensorError
+from precast.trace.texts import telling_once
 
 
 @again_with_python_kernels
@@ -102,7 +103,7 @@ def recorded(
     given = args, kwargs
     args, kwargs = with_module_arguments(given)
     # Only the tensors of a surrounding fake mode are needed: tracing uses a fake mode of our own.
-    with unset_fake_temporarily(), entering_script_modules():
+    with unset_fake_temporarily(), entering_script_modules(), telling_once():
         tracepoints = Tracepoints()
         with tracepoints.marked(mod, kept_signatures):
             record = partial(record, args=args, kwargs=kwargs)
@@ -219,7 +220,8 @@ def argument_names(mod: torch.nn.Module, positional: int, kwargs: Mapping[str, A
 def aliases_of(mod: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
     """Further names of parameters, buffers and constants that have several, each with the name in ``state``."""
     names = {id(tensor): name for name, tensor in state.items()}
-    found = {**mod.state_dict(keep_vars=True), **dict(mod.named_buffers(remove_duplicate=False))}
+    found: dict[str, Any] = dict(mod.named_parameters(remove_duplicate=False))
+    found |= dict(mod.named_buffers(remove_duplicate=False))
     for path, module in mod.named_modules(remove_duplicate=False):
         attributes = {f"{path}.{name}" if path else name: value for name, value in vars(module).items()}
         found |= {name: value for name, value in attributes.items() if type(value) is torch.Tensor}

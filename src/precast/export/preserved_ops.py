@@ -8,10 +8,12 @@ import torch
 from torch import fx
 from torch._C import DispatchKey
 from torch._ops import OperatorBase, OpOverload
+from torch._subclasses.fake_impls import op_implementations_dict
 
 from precast.export.verifier import graphs_of
 from precast.ops.decompositions import core_decompositions
 
+_aten = torch.ops.aten
 _AUTOGRAD_KEYS = (
     DispatchKey.AutogradCPU,
     DispatchKey.AutogradCUDA,
@@ -87,6 +89,8 @@ def _overload(name: str) -> OpOverload | None:
 def preserved(ops: Iterable[OpOverload]) -> Iterator[None]:
     """While active, tracing records these ops without decomposing them."""
     composite = [op for op in ops if is_composite(op)]
+    # PyTorch's exporter removes this rule when it has decomposed a program.
+    op_implementations_dict.setdefault(_aten.item.default, op_implementations_dict[_aten._local_scalar_dense.default])
     before = {op: dict(op.py_kernels) for op in composite}
     for op in composite:
         op.py_kernels[DispatchKey.CompositeImplicitAutograd] = _refuse

@@ -1,5 +1,6 @@
 """The exported program: a graph, its signature, and the state of the exported module."""
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -18,6 +19,7 @@ from precast.export.unlift import MUTATIONS, ExportedModule, unlift, users_meta
 from precast.export.verifier import verify
 from precast.graph.boundary import BoundaryFacts, InputFacts, OutputFacts
 from precast.graph.calls import CallConvention, expected_leaves
+from precast.graph.nodes import has_value, set_value, value_of
 from precast.graph.printer import print_program
 from precast.graph.program import Program
 from precast.graph.signature import InputKind, InputSpec, Signature
@@ -234,6 +236,7 @@ class ExportedProgram:
 
         ``verifiers`` is accepted for compatibility with PyTorch: every program is verified by the rules of its dialect.
         """
+        _add_values_of_items(graph_module.graph)
         state = dict(self._state_dict if state_dict is None else state_dict)
         aliases = tuple((alias, name) for alias, name in self._origin.aliases if alias in state and name in state)
         state |= dict(self._constants if constants is None else constants)
@@ -288,6 +291,14 @@ def _indented(lines: Iterable[str]) -> list[str]:
 def _value_range(size_range: SizeRange) -> ValueRanges[Any]:
     lower = -int_oo if size_range.lower == LEAST_NUMBER else size_range.lower
     return ValueRanges(lower, int_oo if size_range.upper is None else size_range.upper)
+
+
+def _add_values_of_items(graph: fx.Graph) -> None:
+    """Passes add ``getitem`` nodes without values, which are those of what they are taken from."""
+    for node in graph.find_nodes(op="call_function", target=operator.getitem):
+        source, position = node.args
+        if not has_value(node) and isinstance(source, fx.Node) and has_value(source):
+            set_value(node, operator.getitem(value_of(source), position))  # type: ignore[call-overload]
 
 
 def _boundary_of(signature: Signature) -> BoundaryFacts:

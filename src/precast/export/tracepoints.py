@@ -69,10 +69,10 @@ class _Side:
 
 @dataclass
 class Tracepoints:
-    """What was observed of the chosen submodules, in call order."""
+    """What was observed of the chosen submodules; each mark has the number of its side."""
 
     names: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    sides: dict[str, list[_Side]] = field(default_factory=dict)
+    sides: list[_Side] = field(default_factory=list)
 
     @contextmanager
     def marked(self, mod: torch.nn.Module, paths: Sequence[str]) -> Iterator[None]:
@@ -101,9 +101,9 @@ class Tracepoints:
         leaves, tree = pytree.tree_flatten(values)
         traced = (torch.Tensor, torch.SymInt)
         kept = tuple(type(leaf) if isinstance(leaf, traced) else ConstantArgument("", leaf) for leaf in leaves)
-        self.sides.setdefault(path, []).append(_Side(tree, kept))
         tensors, sizes = ([leaf for leaf in leaves if isinstance(leaf, kind)] for kind in traced)
-        torch.ops.precast.tracepoint(tensors, sizes, path, entering)
+        torch.ops.precast.tracepoint(tensors, sizes, f"{path}\n{len(self.sides)}", entering)
+        self.sides.append(_Side(tree, kept))
 
     def read_off(self, program: Program) -> tuple[Program, list[ModuleCallEntry]]:
         """The program without the marks, and an entry for each call that they marked."""
@@ -111,17 +111,15 @@ class Tracepoints:
         marks: dict[str, list[fx.Node]] = {}
         for node in list(graph.nodes):
             if node.target is torch.ops.precast.tracepoint.default:
-                marks.setdefault(str(node.args[2]), []).append(node)
+                marks.setdefault(str(node.args[2]).partition("\n")[0], []).append(node)
         entries = [entry for path, nodes in marks.items() for entry in self._entries(path, nodes)]
         for node in (node for nodes in marks.values() for node in nodes):
             graph.erase_node(node)
         return (program.replace(graph=graph) if marks else program), entries
 
     def _entries(self, path: str, nodes: list[fx.Node]) -> Iterator[ModuleCallEntry]:
-        # The program ran more than once; the last run is the one in the graph.
-        sides = self.sides[path][-len(nodes) :]
         for number in range(0, len(nodes), 2):
-            inputs, outputs = sides[number : number + 2]
+            inputs, outputs = (self._side_of(node) for node in nodes[number : number + 2])
             signature = ModuleCallSignature(
                 inputs=_arguments(inputs, nodes[number]),
                 outputs=_arguments(outputs, nodes[number + 1]),
@@ -131,6 +129,10 @@ class Tracepoints:
             )
             called = called_path_of(nodes[number])
             yield ModuleCallEntry(called or (path if number == 0 else f"{path}@{number // 2}"), signature)
+
+    def _side_of(self, mark: fx.Node) -> _Side:
+        # The program ran more than once, and not always to its end: the graph has the marks of one run.
+        return self.sides[int(str(mark.args[2]).partition("\n")[2])]
 
 
 def with_marks(program: Program, calls: Sequence[ModuleCallEntry]) -> Program:

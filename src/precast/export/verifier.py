@@ -26,7 +26,8 @@ ALLOWED_HIGHER_ORDER = frozenset(
     {
         "cond", "while_loop", "while_loop_stack_output", "map_impl", "scan", "associative_scan",
         "wrap_with_set_grad_enabled", "wrap_with_autocast", "with_effects", "auto_functionalized",
-        "auto_functionalized_v2", "out_dtype", "invoke_subgraph", "flex_attention", "flex_attention_backward",
+        "auto_functionalized_v2", "out_dtype", "hints_wrapper", "invoke_subgraph", "flex_attention",
+        "flex_attention_backward",
     }
 )  # fmt: skip
 

@@ -21,7 +21,6 @@ _PLAIN_FUNCTION_HOMES = {
     operator.__name__,
     "_operator",
     math.__name__,
-    "torch",
     "torch.fx.experimental.symbolic_shapes",
 }
 # Rounding of sizes, and the mode switches that a pre-dispatch graph has between its operators.
@@ -54,7 +53,9 @@ def is_operator(target: object) -> bool:
         return True
     if target in _FURTHER_FUNCTIONS:
         return True
-    return callable(target) and getattr(target, "__module__", None) in _PLAIN_FUNCTION_HOMES
+    home = getattr(target, "__module__", None)
+    is_of_torch = home == "torch" and getattr(target, "__name__", "").startswith(("sym_", "_sym_"))
+    return callable(target) and (is_of_torch or home in _PLAIN_FUNCTION_HOMES)
 
 
 def _every_node_has_a_value(program: Program) -> Iterator[tuple[str, fx.Node | None]]:

@@ -3,16 +3,22 @@
 Before: ``print(x)`` shows ``FakeTensor(..., size=(3,))`` while it is traced, and ``len(str(x))`` is always 25
 After:  capture ends with an error at that line; ``precast.compile`` runs it in Python
 
-Prints without tensors are repeated at every call: ``print("shape", x.shape)``.
+Prints without tensors are repeated at every call: ``print("shape", x.shape)``. An exported program does not print:
+there, what is only told (``print(x)``, ``warnings.warn(f"{x}")``) is told once, without values.
 """
 
+import ast
 import builtins
+import linecache
 import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from types import FrameType
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -23,14 +29,14 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
 from precast.errors import DataDependentError
-from precast.trace.provenance import innermost_users_line, is_users_file
+from precast.trace.provenance import innermost_users_line, is_users_file, run_users_code
 
 _TEXTS = (Tensor.__repr__, Tensor.__format__)
 
 
 def refuse_texts(func: object) -> None:
     """Raise if ``func`` makes a text of a tensor, except for logging, which does not affect results."""
-    if func not in _TEXTS or _is_logging():
+    if func not in _TEXTS or _is_logging() or (_tells_once.get() and _is_only_told()):
         return
     raise DataDependentError(
         "The program converts a tensor to a string.",
@@ -48,6 +54,62 @@ def _is_logging() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+_tells_once: ContextVar[bool] = ContextVar("tells_once", default=False)
+_TELLING = frozenset(
+    {"print", "pprint", "warn", "warning", "warning_once", "warn_once", "info", "info_once", "debug", "error", "log"}
+)
+
+
+@contextmanager
+def telling_once() -> Iterator[None]:
+    """While active, statements that do nothing but tell something may show tensors, whose values are not known."""
+    token = _tells_once.set(True)
+    try:
+        yield
+    finally:
+        _tells_once.reset(token)
+
+
+def _is_only_told() -> bool:
+    """Whether the text is made within a statement like ``print(…)``, so that no result can depend on it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not run_users_code.__code__:
+        if is_users_file(frame.f_code.co_filename) and _is_telling(_statement_of(frame)):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_telling(statement: ast.stmt | None) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name))):
+            return name in _TELLING
+        case ast.Raise():
+            return True
+    return False
+
+
+def _statement_of(frame: FrameType) -> ast.stmt | None:
+    """The simple statement that a frame is at, if its source is known."""
+    row, _, column, _ = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
+    if row is None or column is None:
+        return None
+    for statement in _simple_statements(frame.f_code.co_filename):
+        first, last = (statement.lineno, statement.col_offset), (statement.end_lineno, statement.end_col_offset)
+        if first <= (row, column) < last:
+            return statement
+    return None
+
+
+@lru_cache(maxsize=64)
+def _simple_statements(filename: str) -> tuple[ast.stmt, ...]:
+    try:
+        tree = ast.parse("".join(linecache.getlines(filename)))
+    except SyntaxError:
+        return ()
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.Expr | ast.Raise))
 
 
 class _Sizes(NamedTuple):

@@ -17,6 +17,7 @@ from precast.export.serialize import schema
 from precast.export.serialize.constants import constant_from_json, constant_to_json
 from precast.export.serialize.graphs import GraphReader, Tables, graph_to_json, module_records, modules_to_json
 from precast.export.serialize.names import checked_path, writable_path
+from precast.export.serialize.notes import notes_to_json, read_notes
 from precast.export.serialize.signatures import (
     module_call_from_json,
     module_call_to_json,
@@ -71,6 +72,7 @@ def to_document(exported: ExportedProgram, *, opset: Mapping[str, int] | None = 
         "graph": graph,
         "stacks": list(tables.stacks.rows),
         **modules_to_json(tables.modules),
+        "notes": notes_to_json(program.module),
         "signature": signature_to_json(program.signature),
         "updates": list(program.boundary.updated),
         "argument_names": list(origin.argument_names),
@@ -126,6 +128,7 @@ def from_document(content: Any, members: Mapping[str, Mapping[str, Weight]]) -> 
     reader = GraphReader(sizes, content["stacks"], module_records(content["modules"], content["call_numbers"]))
     with sizes.fakes.mode, sizes.shape_env.suppress_guards(), sizes.fakes.unrecorded():
         module = reader.read(content["graph"])
+    read_notes(content["notes"], module)
     signature = with_kinds_of_numbers(signature, {node.name: node.meta.get("val") for node in module.graph.nodes})
     aliases = tuple((checked_path(alias), checked_path(name)) for alias, name in content["aliases"])
     state = tensors[schema.STATE] | tensors[schema.CONSTANTS]

@@ -4,6 +4,7 @@ Version log
 -----------
 1.0 (2026-11): the first.
 1.1 (2026-11): call_numbers, the number of each module's call; float_symbols, data-dependent floats.
+1.2 (2026-11): notes, the functions of torch that nodes were, and metadata that users added.
 
 A reader of version 1.x reads every 1.y: minor versions add only what older readers may ignore. Another major version is
 refused.
@@ -12,7 +13,7 @@ refused.
 from precast.artifact.schema import ANYTHING, Count, Json, ListOf, MapOf, Shape, Text
 
 FORMAT = "precast-program"
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 1, 2
 MAX_PROGRAM = 512 * 1024 * 1024
 PROGRAM = "program.json"
 STATE, CONSTANTS, EXAMPLES = "weights", "constants", "example_inputs"
@@ -68,6 +69,7 @@ _PROGRAM: dict[str, Shape] = {
     "stacks": ListOf(_ANY_TEXT, _MANY),
     "modules": ListOf(_ANY_TEXT, _MANY),
     "call_numbers": ListOf(Count(), _MANY),
+    "notes": ListOf(ListOf(ANYTHING, 3), _MANY),
     "signature": SIGNATURE_SHAPE,
     "updates": ListOf(Count(), _MANY),
     "argument_names": ListOf(_NAME, 100_000),
@@ -79,5 +81,5 @@ _PROGRAM: dict[str, Shape] = {
 PROGRAM_SHAPE: Shape = _PROGRAM
 PROGRAM_KEYS = frozenset(_PROGRAM)
 """The keys that a reader of this version reads; later minor versions may have more."""
-ADDED: dict[str, list[Json]] = {"call_numbers": [], "float_symbols": []}
+ADDED: dict[str, list[Json]] = {"call_numbers": [], "float_symbols": [], "notes": []}
 """Keys that earlier minor versions lack, and their defaults."""

@@ -35,7 +35,8 @@ _GRAPH = """## Graphs
 
 An input is `[name, value]`. A node is `[name, target, args, kwargs, value, stack, modules]`, without what is empty at
 its end; `stack` is a row of `stacks`, `modules` are rows of `modules` (path and class, parted by a zero byte). A node
-that reads a subgraph is `[name, {"graph": name}]`.
+that reads a subgraph is `[name, {"graph": name}]`. A note is `[node, function, custom]`: what `torch_fn` says of a
+node, and the dict that users put on it; nodes of subgraphs have the path of their graph before their name.
 
 **Targets** are `namespace.operator.overload`, `higher_order.name`, or a plain function of sizes such as `operator.mul`.
 

@@ -213,9 +213,12 @@ def _with_values(module: fx.GraphModule, sizes: LoadedSizes) -> fx.GraphModule:
                 set_value(copies[node], value_from_json(value_to_json(value), sizes))
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-            copies[node].meta = {"stack_trace": node.stack_trace} if node.stack_trace else {}
+            copies[node].meta = {key: node.meta[key] for key in _KEPT if key in node.meta}
             set_module_stack(copies[node], _module_stack(node))
     return fx.GraphModule(module, graph, "GraphModule")
+
+
+_KEPT = ("stack_trace", "torch_fn", "custom")
 
 
 def _module_stack(node: fx.Node) -> dict[str, tuple[str, str]]:
