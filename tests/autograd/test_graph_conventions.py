@@ -18,7 +18,7 @@ from precast.autograd import (
 )
 from precast.compilers import nop
 from precast.graph.compilation import get_aot_graph_name as graph_name
-from precast.graph.nodes import forward_node_of, module_path_of, source_line_of, stack_trace_of
+from precast.graph.nodes import forward_node_of, module_path_of, source_line_of
 from precast.partition import default_partition
 from tests.autograd.like_eager import CompilationCount, leaf
 
@@ -114,7 +114,7 @@ def test_every_node_carries_its_value_and_the_users_line():
     for node in forward.nodes:
         if node.op == "call_function":
             assert isinstance(node.meta["val"], torch.Tensor)
-            assert __file__ in stack_trace_of(node)
+            assert __file__ in node.stack_trace
 
 
 def test_backward_nodes_name_the_forward_op_they_belong_to():

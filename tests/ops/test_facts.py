@@ -7,9 +7,7 @@ from torch import fx
 from precast.ops.facts import (
     is_compute_intensive,
     is_effectful,
-    is_fusible,
     is_mutating,
-    is_pointwise,
     is_pure,
     is_random,
     is_reduction,
@@ -31,9 +29,7 @@ aten = torch.ops.aten
         (is_effectful, aten._assert_scalar.default, aten.sin.default),
         (is_pure, aten.rand.default, aten.add_.Tensor),
         (is_compute_intensive, aten.mm.default, aten.gelu.default),
-        (is_pointwise, aten.gelu.default, aten.sum.default),
         (is_reduction, aten.sum.dim_IntList, aten.cumsum.default),
-        (is_fusible, aten.cat.default, aten.bmm.default),
     ],
 )
 def test_fact(fact, holds_for, not_for):

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from precast import Dim, export
-from precast.artifact.weights import write_weights
+from precast.artifact.weights import weight_pieces
 from precast.native.targets.cpu.build.library import build
 from precast.cache import Store
 from precast.native.targets.cpu.codegen.generate import generate
@@ -44,7 +44,7 @@ sources = generate([native.entry], storages=stored_places(storages.state))
 library = build(sources, store=Store(folder, limit=2**30), extra_flags=flags)
 preload(library.needs)
 loaded = load_library(library.path)
-weights = write_weights(storages.weights)
+weights = b"".join(weight_pieces(storages.weights))
 
 class FromFile(OpenModel):
     def __init__(self, path):

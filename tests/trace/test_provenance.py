@@ -2,7 +2,7 @@
 
 import torch
 
-from precast.graph.nodes import is_backward, module_path_of, source_line_of, stack_trace_of
+from precast.graph.nodes import is_backward, module_path_of, source_line_of
 from precast.trace.capture import capture
 from precast.trace.functionalize import functionalize
 from precast.trace.provenance import is_users_file
@@ -66,7 +66,7 @@ def test_a_module_that_raises_and_is_caught_leaves_the_stack():
 
 
 def test_stack_traces_hold_the_users_frames_only():
-    trace = stack_trace_of(by_name(capture(Outer(), (torch.ones(2),)))["sin"])
+    trace = by_name(capture(Outer(), (torch.ones(2),)))["sin"].stack_trace
     assert [line.strip() for line in trace.splitlines()[1::2]] == ["x = layer(x)", "return x.sin()"]
 
 

@@ -41,11 +41,6 @@ class Block(NamedTuple):
     data: bytes | memoryview
 
 
-def write_weights(weights: Mapping[str, Weight]) -> bytes:
-    """All weights in one block."""
-    return b"".join(weight_pieces(weights))
-
-
 def weight_pieces(weights: Mapping[str, Weight]) -> list[bytes | memoryview]:
     """The header, then each weight's own memory; larger elements first, so that each is aligned to its size."""
     order = sorted(weights, key=lambda name: (-DTYPES[weights[name].dtype].item_size, name))

@@ -27,6 +27,3 @@ _KINDS = {
 def torch_codec(**kinds: Kind) -> ConstantCodec:
     """A codec for torch's values, and for those of further kinds by their tags."""
     return ConstantCodec({**_KINDS, **kinds}, tuples=(tuple, torch.Size))
-
-
-TORCH_CONSTANTS = torch_codec()

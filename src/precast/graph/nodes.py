@@ -15,9 +15,6 @@ from torch import fx
 from torch.fx.node import Argument
 from torch.utils.checkpoint import CheckpointPolicy
 
-FakeValue = torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool | None
-"""What one traced value looks like: a fake tensor, a symbolic number, or a plain constant."""
-
 _FRAME = re.compile(r'File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)\n?(?:\s+(?P<code>.+))?')
 
 
@@ -94,12 +91,6 @@ def subgraph_of(node: fx.Node) -> fx.GraphModule | None:
         return None
     value = attrgetter(str(node.target))(node.graph.owning_module)
     return value if isinstance(value, fx.GraphModule) else None
-
-
-def stack_trace_of(node: fx.Node) -> str | None:
-    """The user's frames that led to ``node``, outermost first, in Python's traceback form."""
-    trace: str | None = node.stack_trace
-    return trace
 
 
 def source_line_of(node: fx.Node) -> SourceLine | None:

@@ -250,16 +250,6 @@ def is_compute_intensive(subject: Subject) -> bool:
     return Fact.COMPUTE_INTENSIVE in facts_of(subject)
 
 
-def is_pointwise(subject: Subject) -> bool:
-    """Whether it is elementwise, so that it fuses with its neighbours."""
-    return Fact.POINTWISE in facts_of(subject)
-
-
 def is_reduction(subject: Subject) -> bool:
     """Whether it is a reduction."""
     return Fact.REDUCTION in facts_of(subject)
-
-
-def is_fusible(subject: Subject) -> bool:
-    """Whether it can be fused into its consumer's loop: pointwise, a copy, a creation, or a view."""
-    return not facts_of(subject).isdisjoint({Fact.POINTWISE, Fact.COPY, Fact.CREATION, Fact.VIEW})

@@ -14,14 +14,6 @@ Arguments = Mapping[str, Any]
 Rule = Callable[[Arguments], bool]
 
 
-def _same_shape(*names: str) -> Rule:
-    def holds(given: Arguments) -> bool:
-        shapes = {tuple(given[name].shape) for name in names if given[name] is not None}
-        return len(shapes) <= 1
-
-    return holds
-
-
 def _in_range(indices: Any, below: int, *, lowest: int = 0, also: int | None = None) -> bool:
     """Whether all indices are in [``lowest``, ``below``), or equal ``also``."""
     is_inside = (indices >= lowest) & (indices < below)

@@ -118,8 +118,3 @@ class BoundProgram:
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:
     """Elements from the first to the last."""
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if 0 not in shape else 0
-
-
-def distinct_shape(shape: Sequence[int], strides: Sequence[int]) -> Numbers:
-    """The shape of the part that has each element once, where a layout broadcasts them."""
-    return tuple(1 if stride == 0 and size > 1 else size for size, stride in zip(shape, strides, strict=True))
