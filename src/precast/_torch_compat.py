@@ -30,7 +30,7 @@ _Rule = TypeVar("_Rule")
 
 
 class _NamedSource(Source):
-    """Where a symbolic size comes from, told to torch's ShapeEnv by a plain name."""
+    """Where a symbolic size comes from: for torch's ShapeEnv, a plain name."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -34,7 +34,7 @@ Content = bytes | memoryview | Sequence[bytes | memoryview]
 
 
 def write_archive(path: Path, members: Mapping[str, Content], *, beside: Mapping[str, bytes] | None = None) -> None:
-    """Write all members, in this order. The file appears complete or not at all; equal members give equal bytes.
+    """Write all members, in this order. The file appears complete or not at all; equal members make equal files.
 
     Files `beside` it, by the suffix that their names add to its own, appear together with it.
     """

@@ -110,7 +110,7 @@ def gpu_code_to_bytes(code: PackedGpuCode) -> bytes:
         shape: dict[str, Json] = {"shared": each.shared, "warps": each.warps, "parameters": each.parameters}
         kernels.append({"symbol": each.symbol, **shape, **place})
         offset += len(each.code)
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "version": VERSION,
         "architecture": code.architecture,
         "cuda": code.cuda,
@@ -121,7 +121,7 @@ def gpu_code_to_bytes(code: PackedGpuCode) -> bytes:
             for each in code.entries
         ],
     }
-    head = json.dumps(told, separators=(",", ":")).encode()
+    head = json.dumps(document, separators=(",", ":")).encode()
     return b"".join([len(head).to_bytes(_LENGTH, "little"), head, *(each.code for each in code.kernels)])
 
 

@@ -171,12 +171,12 @@ def _step(step: Step) -> dict[str, Any]:
         case CallBack(number, inputs, outputs):
             return {"back": number, "inputs": inputs, "outputs": outputs}
         case RunPart(parts, inputs, outputs, choice):
-            told = [program_to_json(each) for each in parts]
-            return {"run": told, "inputs": inputs, "outputs": outputs, "choice": choice}
+            programs = [program_to_json(each) for each in parts]
+            return {"run": programs, "inputs": inputs, "outputs": outputs, "choice": choice}
         case RepeatPart(parts, inputs, outputs, carried, scanned, count):
-            told = [program_to_json(each) for each in parts]
+            programs = [program_to_json(each) for each in parts]
             times = {"carried": carried, "scanned": scanned, "count": count}
-            return {"repeat": told, "inputs": inputs, "outputs": outputs, **times}
+            return {"repeat": programs, "inputs": inputs, "outputs": outputs, **times}
 
 
 def _window(window: Window) -> list[Any]:

@@ -65,11 +65,11 @@ class _PrecastGroup(TyperGroup):
         except (PrecastError, OSError) as error:
             if ctx.params["debug"]:
                 raise
-            typer.echo(f"error: {_told(error)}", err=True)
+            typer.echo(f"error: {_message(error)}", err=True)
             raise typer.Exit(REFUSED if isinstance(error, ArtifactError) else FAILED) from None
 
 
-def _told(error: PrecastError | OSError) -> str:
+def _message(error: PrecastError | OSError) -> str:
     if isinstance(error, PrecastError) or error.strerror is None:
         return str(error)
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

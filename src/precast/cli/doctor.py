@@ -138,8 +138,8 @@ def examine_gpus(release: Path) -> Finding:
         return Finding("GPU and driver", False, problem.what, "run on GPUs", fix)
     first = release.read_text().partition("\n")[0] if release.exists() else ""
     version = re.search(r"\b\d+\.\d+(\.\d+)?\b", first)
-    told = f"{gpus}, driver {version[0]}, CUDA {cuda}" if version else f"{gpus}, CUDA {cuda}"
-    return Finding("GPU and driver", True, told, "run on GPUs", fix)
+    found = f"{gpus}, driver {version[0]}, CUDA {cuda}" if version else f"{gpus}, CUDA {cuda}"
+    return Finding("GPU and driver", True, found, "run on GPUs", fix)
 
 
 def examine_nvidia_library(name: str, library: NvidiaLibrary) -> Finding:
@@ -183,11 +183,11 @@ def examine_processor(facts: Path) -> Finding:
     """Whether the processor has the vector instructions that our kernels use."""
     lines = facts.read_text().splitlines() if facts.exists() else []
     flags = next((line.split() for line in lines if line.startswith("flags")), [])
-    told = [feature for feature in CPU_FEATURES if feature in flags]
-    ok = all(feature in told for feature in FAST_FEATURES)
+    features = [feature for feature in CPU_FEATURES if feature in flags]
+    ok = all(feature in features for feature in FAST_FEATURES)
     fix = "use an x86-64 processor with AVX2 and FMA; programs run without them, but slowly"
     levels = [level for level, needed in LEVELS.items() if set(needed) <= set(flags)]
-    found = " ".join([*levels[-1:], *told])
+    found = " ".join([*levels[-1:], *features])
     return Finding("processor", ok, found or "no known features", "run fast", fix)
 
 
@@ -267,8 +267,8 @@ def doctor(
 def _as_table(findings: Sequence[Finding]) -> Table:
     table = Table("what", "needed to", "state", "found, or how to get it", box=None, pad_edge=False)
     for finding in findings:
-        told = finding.found if finding.ok else f"{finding.found}: {finding.fix}"
-        table.add_row(finding.name, finding.needed_to, _state(finding), Text(told, overflow="fold"))
+        text = finding.found if finding.ok else f"{finding.found}: {finding.fix}"
+        table.add_row(finding.name, finding.needed_to, _state(finding), Text(text, overflow="fold"))
     return table
 
 

@@ -57,18 +57,18 @@ def _as_table(summary: Mapping[str, Any]) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     for key, value in summary.items():
         # Names come from the file and must not be parsed as markup.
-        table.add_row(Text(key), _as_table(value) if isinstance(value, Mapping) else Text(_told(value) or "-"))
+        table.add_row(Text(key), _as_table(value) if isinstance(value, Mapping) else Text(_as_text(value) or "-"))
     return table
 
 
-def _told(value: object) -> str:
+def _as_text(value: object) -> str:
     match value:
         case bool():
             return "yes" if value else "no"
         case int():
             return f"{value:,}"
         case list():
-            return "\n".join(map(_told, value))
+            return "\n".join(map(_as_text, value))
         case {"name": name, "runs here": bool(runs), "missing": missing}:
             return f"{name}, runs here" if runs else f"{name}, lacks {', '.join(missing)} here"
     return str(value)

@@ -209,14 +209,14 @@ def _names_of_state(flat: ExportedModule, program: ExportedProgram) -> dict[str,
 def _stacks(graph: fx.Graph) -> dict[fx.Node, Stack]:
     """The calls around every node; a node without this information is where both its neighbours are."""
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
-    told = [list((node.meta.get("nn_module_stack") or {}).items()) for node in nodes]
+    recorded = [list((node.meta.get("nn_module_stack") or {}).items()) for node in nodes]
     before: list[Stack] = [()]
     after: list[Stack] = [()]
-    for stack in told:
+    for stack in recorded:
         before.append(stack or before[-1])
-    for stack in reversed(told):
+    for stack in reversed(recorded):
         after.append(stack or after[-1])
-    return {node: told[i] or _common(before[i], after[len(nodes) - 1 - i]) for i, node in enumerate(nodes)}
+    return {node: recorded[i] or _common(before[i], after[len(nodes) - 1 - i]) for i, node in enumerate(nodes)}
 
 
 def _read_before_conversion(graph: fx.Graph, stacks: Mapping[fx.Node, Stack]) -> None:
@@ -272,10 +272,10 @@ def _form(module: InterpreterModule) -> tuple[str, bool]:
     lines: list[object] = [getattr(module.graph._codegen, "pytree_info", None)]
     has_parts = False
     for node in module.graph.nodes:
-        told: object = None if node.op == "placeholder" else node.target
+        target: object = None if node.op == "placeholder" else node.target
         if node.op in ("get_attr", "call_module"):
-            told, has_parts = id(_attribute(module, str(node.target))), True
-        lines.append((node.op, told, str(fx.map_arg((node.args, node.kwargs), numbers.__getitem__))))
+            target, has_parts = id(_attribute(module, str(node.target))), True
+        lines.append((node.op, target, str(fx.map_arg((node.args, node.kwargs), numbers.__getitem__))))
     return str(lines), has_parts
 
 

@@ -88,18 +88,18 @@ def _calls(stacks: Mapping[fx.Node, Stack], kept: set[str]) -> dict[fx.Node, _Ca
 def _roles(nodes: Sequence[fx.Node]) -> dict[fx.Node, str]:
     """How each node is computed from what comes from outside, and which one of those computed so it is.
 
-    Copies of state are told as the state itself: only the first of several calls reads that.
+    Copies of state count as the state itself: only the first of several calls reads that.
     """
     roles: dict[fx.Node, str] = {}
-    told: dict[Any, str] = {}
+    forms: dict[Any, str] = {}
     seen: Counter[str] = Counter()
     for node in nodes:
-        form = f"{node.target} {fx.map_arg((node.args, node.kwargs), lambda each: told.get(each, _OUTSIDE))}"
+        form = f"{node.target} {fx.map_arg((node.args, node.kwargs), lambda each: forms.get(each, _OUTSIDE))}"
         # Short, as it is part of the forms that follow.
         roles[node] = sha256(f"{form} {seen[form]}".encode()).hexdigest()
         seen[form] += 1
-        is_copy = node.target is _clone and told.get(node.args[0], _OUTSIDE) == _OUTSIDE
-        told[node] = _OUTSIDE if is_copy else roles[node]
+        is_copy = node.target is _clone and forms.get(node.args[0], _OUTSIDE) == _OUTSIDE
+        forms[node] = _OUTSIDE if is_copy else roles[node]
     return roles
 
 

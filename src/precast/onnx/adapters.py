@@ -107,10 +107,10 @@ def order(tensors: Leaves, names: Sequence[str]) -> list[Any]:
     """The tensors and numbers in the order of the model's inputs; they must match these exactly."""
     if set(tensors) != set(names):
         missing, extra = sorted(set(names) - set(tensors)), sorted(set(tensors) - set(names))
-        told = [f"missing {', '.join(missing)}"] if missing else []
-        told += [f"not expected {', '.join(extra)}"] if extra else []
+        differences = [f"missing {', '.join(missing)}"] if missing else []
+        differences += [f"not expected {', '.join(extra)}"] if extra else []
         raise InputValueError(
-            f"The tensors of the call are not those that the model was exported with: {'; '.join(told)}.",
+            f"The tensors of the call are not those that the model was exported with: {'; '.join(differences)}.",
             why=f"its inputs are {', '.join(names)}",
             fix="Call it with the same structure of arguments, or export again.",
         )

@@ -119,11 +119,11 @@ def labelled_sizes(program: Program, labels: Mapping[tuple[int, int], str]) -> d
         size = as_size(value.shape[dimension]) if isinstance(value, torch.Tensor) else 0
         if not isinstance(size, int) and found.setdefault(size, label) != label:
             # In the words of torch's exporter, which people filter by.
-            told = (
+            message = (
                 f"# The axis name: {label} will not be used, since it shares the same shape constraints "
                 f"with another axis: {found[size]}."
             )
-            warnings.warn(told, UserWarning, stacklevel=5)
+            warnings.warn(message, UserWarning, stacklevel=5)
     return found
 
 

@@ -105,13 +105,13 @@ def capture_aten(
 
 
 def _corrected(error: SymbolicShapeError, dynamic_shapes: Any) -> Any:
-    """What the program allows in place of what was declared, as torch's exporter goes on with; told in a warning."""
+    """What the program allows in place of what was declared, as torch's exporter does; a warning says so."""
     try:
         corrected = refine_dynamic_shapes_from_suggested_fixes(str(error), dynamic_shapes)
     except InputValueError:
         raise error from None
-    told = f"{error.what} The model is exported with what the program allows."
-    warnings.warn(told, UserWarning, stacklevel=2)
+    message = f"{error.what} The model is exported with what the program allows."
+    warnings.warn(message, UserWarning, stacklevel=2)
     return corrected
 
 

@@ -173,8 +173,8 @@ class Recorder:
         signature = _signature(schema)
         inputs, attributes = bind_arguments(signature, args, kwargs)
         recorded = self._record(signature, inputs, attributes, _output_count(signature, attributes))
-        if isinstance(recorded, ir.Value) and (told := type_from_attributes(op.name, attributes)):
-            recorded.dtype = told
+        if isinstance(recorded, ir.Value) and (declared := type_from_attributes(op.name, attributes)):
+            recorded.dtype = declared
         return recorded
 
     def _of_unknown_domain(self, op: values.Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

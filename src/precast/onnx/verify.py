@@ -379,14 +379,14 @@ def _mismatch(
     problems: Sequence[str | None],
 ) -> OnnxMismatchError:
     outputs = [value.name for value in model.graph.outputs]
-    told = "; ".join(f"{name} {problem}" for name, problem in zip(outputs, problems, strict=False) if problem)
+    mismatches = "; ".join(f"{name} {problem}" for name, problem in zip(outputs, problems, strict=False) if problem)
     use = next((use for use in uses if found and use.node == found.node), None)
     where = (
         f"the first node that differs is {found.node}: it {found.problem}" if found else "every remaining node agrees"
     )
     rule = f"; it is {use.operator}, translated by {use.source}'s {use.rule}" if use else ""
     return OnnxMismatchError(
-        f"The ONNX model computes other numbers than the original on {call}: {told}.",
+        f"The ONNX model computes other numbers than the original on {call}: {mismatches}.",
         why=where + rule,
         fix="Give a correct rule in custom_translation_table, or pass verify=False to get the model as it is.",
         at=use.at if use else None,

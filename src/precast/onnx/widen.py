@@ -105,14 +105,14 @@ def _tell_types(node: ir.Node, signature: OpSignature, binding: dict[TypeConstra
     """Note the element types of results that are not known: those of functions that were inlined."""
     inner = [graph for attribute in node.attributes.values() for graph in _graphs(attribute)]
     if inner:
-        # A loop's body gives first whether to go on.
+        # The first result of a loop's body is whether to go on.
         types = [value.dtype for value in inner[0].outputs][1 if node.op_type == "Loop" else 0 :]
     else:
         types = output_types(signature, len(node.outputs), binding)
-        told = type_from_attributes(
+        declared = type_from_attributes(
             node.op_type, {name: attribute.value for name, attribute in node.attributes.items()}
         )
-        types[:1] = [told or types[0]] if types else []
+        types[:1] = [declared or types[0]] if types else []
     for value, data_type in zip(node.outputs, types, strict=False):
         if value.dtype is None and data_type is not None:
             value.type = ir.TensorType(data_type)

@@ -52,7 +52,7 @@ def budget_in_bytes(memory_budget: float, default_bytes: int) -> int:
     if not is_number or not 0 <= memory_budget <= 1:
         raise OptionError(
             f"memory_budget={memory_budget!r} is neither a fraction nor a number of bytes",
-            why="a fraction of what the default partition saves lies between 0 and 1; bytes are a whole number above 1",
+            why="a fraction of what the default partition saves is between 0 and 1; bytes are a whole number above 1",
             fix="pass a float such as 0.5, or an int such as 512 * 2**20",
         )
     return int(memory_budget * default_bytes)

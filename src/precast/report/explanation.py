@@ -28,8 +28,8 @@ class RegionExplanation:
     reason: str
 
     def __str__(self) -> str:
-        told = self.reason.replace("\n", "\n    ")
-        return f"  in Python  {self.name}: {told}" if self.is_in_python else f"  compiled   {self.name}"
+        reason = self.reason.replace("\n", "\n    ")
+        return f"  in Python  {self.name}: {reason}" if self.is_in_python else f"  compiled   {self.name}"
 
 
 @dataclass(frozen=True)

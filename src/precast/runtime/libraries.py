@@ -59,9 +59,9 @@ def preload(names: tuple[str, ...]) -> None:
                 continue
         else:
             known = KNOWN[name]
-            if told := _told(known):
+            if requested := _requested(known):
                 raise ArtifactError(
-                    f"the library {told!r}, which {known.variable} names, cannot be loaded",
+                    f"the library {requested!r}, which {known.variable} names, cannot be loaded",
                     why=f"the model needs it for {known.purpose}, and no other is tried",
                     fix=f"name another in {known.variable}, or unset that variable",
                 )
@@ -74,11 +74,11 @@ def preload(names: tuple[str, ...]) -> None:
 
 def candidates(name: str) -> list[str]:
     """The paths to try for a known library, in order; a library requested by its path replaces all others."""
-    told = _told(KNOWN[name])
-    return [told] if told else [*_installed(name), name, *KNOWN[name].others]
+    requested = _requested(KNOWN[name])
+    return [requested] if requested else [*_installed(name), name, *KNOWN[name].others]
 
 
-def _told(known: KnownLibrary) -> str | None:
+def _requested(known: KnownLibrary) -> str | None:
     return environment_variables().get(known.variable) if known.variable else None
 
 

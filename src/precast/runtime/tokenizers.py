@@ -63,7 +63,7 @@ class Streaming:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._tokens: list[int] = []
-        self._told = 0
+        self._returned = 0
 
     def add(self, token: int) -> str:
         """The text that this token adds; empty while a character is incomplete."""
@@ -78,5 +78,5 @@ class Streaming:
         return self._new(self._tokenizer.decode(self._tokens))
 
     def _new(self, text: str) -> str:
-        new, self._told = text[self._told :], len(text)
+        new, self._returned = text[self._returned :], len(text)
         return new

@@ -113,7 +113,7 @@ def call_control_flow(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]
 
 
 def writes_outside(operator: torch._ops.HigherOrderOperator, line: str | None) -> CaptureError:
-    """What is told of a branch with side effects."""
+    """The error for a branch with side effects."""
     return CaptureError(
         f"A branch of {operator._name.removesuffix('_impl')} writes into a tensor from outside of it.",
         at=line,

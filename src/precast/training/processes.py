@@ -40,20 +40,20 @@ def placement_of(
         )
     if group is None:
         return ONE_PROCESS
-    told = Group.of(group, bucket_bytes)
+    described = Group.of(group, bucket_bytes)
     if group.size() > 1:
         watch_over(group)
     _send_from_first(model, group)
     if shard == "none":
-        return DataParallel(told)
+        return DataParallel(described)
     owners = _cut_parameters(optimizer, group)
     if shard == "optimizer":
-        return ShardedOptimizer(told, owners)
+        return ShardedOptimizer(described, owners)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     shapes = tuple(owner.shape for owner in owners)
     for owner in owners:
         owner.data = owner.data.new_empty(0)
-    return ShardedParameters(told, owners, tuple(names[id(owner)] for owner in owners), shapes)
+    return ShardedParameters(described, owners, tuple(names[id(owner)] for owner in owners), shapes)
 
 
 def _send_from_first(model: torch.nn.Module, group: ProcessGroup) -> None:

@@ -113,8 +113,8 @@ def train_step(
         grad_clip, accumulate, skip_nonfinite, memory_budget, counted=counted_by(optimizer), placement=placement
     )
     compilers = CompilersInUse.of_backend(get_backend(backend), as_options(options))
-    told: dict[str, Any] = {"dynamic_shapes": dynamic_shapes, "entries": entries, "process_group": process_group}
-    step = TrainStep(model, loss_fn, optimizer, example_batch, settings, compilers, as_options(options), **told)
+    keywords: dict[str, Any] = {"dynamic_shapes": dynamic_shapes, "entries": entries, "process_group": process_group}
+    step = TrainStep(model, loss_fn, optimizer, example_batch, settings, compilers, as_options(options), **keywords)
     step.compile_for(example_batch)
     return step
 

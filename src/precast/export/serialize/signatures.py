@@ -62,11 +62,13 @@ def signature_from_json(content: Any) -> Signature:
 def with_kinds_of_numbers(signature: Signature, values: Mapping[str, object]) -> Signature:
     """The signature from a file, which calls every number an integer, corrected by the values in the graph."""
 
-    def told(spec: Any) -> Any:
+    def corrected(spec: Any) -> Any:
         is_number = isinstance(spec.arg, SymIntArgument) and spec.arg.name in values
         return replace(spec, arg=value_argument(spec.arg.name, values[spec.arg.name])) if is_number else spec
 
-    return signature.replace(inputs=tuple(map(told, signature.inputs)), outputs=tuple(map(told, signature.outputs)))
+    return signature.replace(
+        inputs=tuple(map(corrected, signature.inputs)), outputs=tuple(map(corrected, signature.outputs))
+    )
 
 
 def _input(kind: str, argument: Any, target: str | None, persistent: bool | None) -> InputSpec:

@@ -71,8 +71,8 @@ def _refuse_first(builder: Builder, info: Buffer, is_wrong: Callable[[Scalar], S
 
     def shown(at: Indices) -> Scalar:
         found = place("first", Load(first, ()), total)
-        told = Load(info, reshaped_indices(info.shape, (total,), (found.index,)), found.is_inside)
-        return apply("where", compare("eq", at[0], 0), Load(first, ()), cast(told, "i64"))
+        status = Load(info, reshaped_indices(info.shape, (total,), (found.index,)), found.is_inside)
+        return apply("where", compare("eq", at[0], 0), Load(first, ()), cast(status, "i64"))
 
     with builder.part("shown"):
         numbers = builder.define(shown, Result("i64", (constant(2),)))
@@ -275,7 +275,7 @@ def least_squares(
         value = Load(found, at)
         return apply("where", compare("ge", at[-2], columns), value * value, Constant(0, dtype))
 
-    def told(source: Buffer, result: Result) -> Buffer:
+    def copied(source: Buffer, result: Result) -> Buffer:
         if len(result.shape) != len(source.shape):
             return builder.define(lambda at: Constant(0, result.dtype), result)
         return builder.define(lambda at: Load(source, at), result)
@@ -287,8 +287,10 @@ def least_squares(
     return (
         builder.define(lambda at: Load(found, (*at, constant(0)) if is_vector else at), solution),
         lengths,
-        told(ranks, rank) if way != "gels" else builder.define(lambda at: Constant(0, "i64"), rank),
-        told(spectrum, values) if way in ("gelsd", "gelss") else builder.define(lambda at: Constant(0, dtype), values),
+        copied(ranks, rank) if way != "gels" else builder.define(lambda at: Constant(0, "i64"), rank),
+        copied(spectrum, values)
+        if way in ("gelsd", "gelss")
+        else builder.define(lambda at: Constant(0, dtype), values),
     )
 
 

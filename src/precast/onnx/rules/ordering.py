@@ -126,7 +126,7 @@ def largest(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = 
 
 @rule("aten::sort.stable")
 def sort_stable(x: Any, *, stable: bool = False, dim: int = -1, descending: bool = False) -> Any:
-    # Among equal values TopK gives the lower index first, which is what stable means.
+    # Among equal values TopK returns the lower index first, which is what stable means.
     if not x.shape:
         return op.Identity(x), integer(0)
     return _ordered(x, op.Gather(op.Shape(x), integers(dim)), dim, descending)

@@ -84,13 +84,13 @@ def driver() -> ctypes.CDLL:
     if status:
         raise GpuError(
             "the CUDA driver finds no GPU" if status == _NO_DEVICE else "the CUDA driver does not start",
-            why=_told(library, status),
+            why=_description(library, status),
             fix="run nvidia-smi to see what it finds; run on the CPU: device='cpu'",
         )
     return library
 
 
-def _told(library: ctypes.CDLL, status: int) -> str:
+def _description(library: ctypes.CDLL, status: int) -> str:
     text = c_char_p()
     library.cuGetErrorString(status, ctypes.byref(text))
     return f"{(text.value or b'unknown error').decode()} (CUDA error {status})"
@@ -100,16 +100,16 @@ def check(status: int, what: str) -> None:
     """Raise the error of a status, unless it is success."""
     if not status:
         return
-    told = f"{what}: {_told(driver(), status)}"
+    message = f"{what}: {_description(driver(), status)}"
     if status == _OUT_OF_MEMORY:
-        raise MemoryError(told)
+        raise MemoryError(message)
     if status == _ASSERT:
         # As in torch, nothing can run on the device in this process any more.
         raise IndexError(
-            f"{told}. A check in the program failed, for example an index out of bounds; its message is "
+            f"{message}. A check in the program failed, for example an index out of bounds; its message is "
             "on standard error, and this process has to be restarted"
         )
-    raise DriverError(told, status)
+    raise DriverError(message, status)
 
 
 def driver_version() -> tuple[int, int]:
@@ -153,7 +153,7 @@ class LoadedKernel:
         if status in _WRONG_CODE:
             raise GpuError(
                 f"the CUDA driver does not accept the kernel {symbol}",
-                why=_told(driver(), status),
+                why=_description(driver(), status),
                 fix="install a newer driver of NVIDIA's, or package the model for this GPU",
             )
         check(status, f"loading the kernel {symbol}")

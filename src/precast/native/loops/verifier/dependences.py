@@ -73,13 +73,13 @@ def _are_disjoint(store: Access, other: Access, shared: Sequence[Variable]) -> b
     are_elsewhere = any(None not in (mine.constant, others.constant) and mine != others for mine, others in pairs)
     if are_elsewhere and _has_own_places(store.buffer):
         return True
-    ranges, told, telling = (*store.variables, *other.variables), set[Variable](), constant(0)
+    ranges, decided, offset = (*store.variables, *other.variables), set[Variable](), constant(0)
     for (mine, others), stride in zip(pairs, store.buffer.strides, strict=True):
         if mine == others and not mine.computed and (variables := _variables_in(mine)) <= set(shared):
-            telling = telling + mine * stride
-            told |= variables if is_injective(mine, sorted(variables, key=lambda one: one.name), ranges) else set()
-    is_told = all(each in told or each.extent == constant(1) for each in shared)
-    return is_told or is_injective(telling, shared, ranges)
+            offset = offset + mine * stride
+            decided |= variables if is_injective(mine, sorted(variables, key=lambda one: one.name), ranges) else set()
+    are_distinct = all(each in decided or each.extent == constant(1) for each in shared)
+    return are_distinct or is_injective(offset, shared, ranges)
 
 
 @remembered

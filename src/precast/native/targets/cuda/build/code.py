@@ -40,12 +40,12 @@ def start_code(entries: Sequence[Entry], architecture: int, store: Store) -> Cal
 
     def finish() -> GpuCode:
         cubins = wait()
-        told = {
+        document = {
             "programs": [program_to_json(each) for each in programs],
             "kernels": [asdict(each) for each in sources],
             "cubins": [cubin_key(each, architecture) for each in sources],
         }
-        data = json.dumps(told).encode()
+        data = json.dumps(document).encode()
         key = content_key([data.decode()])
         is_whole = not any(isinstance(each, BuildError) for each in cubins)
         if is_whole:
@@ -61,10 +61,10 @@ def find_code(key: str, store: Store) -> GpuCode:
         data = store.get(_KIND, key)
         if data is None:
             raise _gone()
-        told = json.loads(data)
-        sources = [KernelSource(**{**each, "signature": tuple(each["signature"])}) for each in told["kernels"]]
-        cubins = [_found(find_cubin(each, store)) for each in told["cubins"]]
-    programs = tuple(program_from_json(each) for each in told["programs"])
+        document = json.loads(data)
+        sources = [KernelSource(**{**each, "signature": tuple(each["signature"])}) for each in document["kernels"]]
+        cubins = [_found(find_cubin(each, store)) for each in document["cubins"]]
+    programs = tuple(program_from_json(each) for each in document["programs"])
     return GpuCode(key, programs=programs, sources=sources, cubins=cubins)
 
 

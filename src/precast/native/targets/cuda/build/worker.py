@@ -41,11 +41,13 @@ def compile_kernel(job: dict[str, Any], number: int) -> dict[str, Any]:
     source = folder / f"kernel_{number}.py"
     source.write_text(job["text"])
     function = getattr(_loaded(source, f"precast_kernel_{number}"), job["name"])
-    told = dict(zip(function.arg_names, job["signature"], strict=True))
-    types = {name: kind.partition(":")[0] for name, kind in told.items()}
+    kinds = dict(zip(function.arg_names, job["signature"], strict=True))
+    types = {name: kind.partition(":")[0] for name, kind in kinds.items()}
     # Pointers are multiples of 16 bytes, and some sizes multiples of 16: the launcher guarantees that.
     aligned = {
-        (place,): [["tt.divisibility", 16]] for place, kind in enumerate(told.values()) if kind[0] == "*" or ":" in kind
+        (place,): [["tt.divisibility", 16]]
+        for place, kind in enumerate(kinds.values())
+        if kind[0] == "*" or ":" in kind
     }
     compiled = triton.compile(
         ASTSource(function, types, {}, aligned),
