@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.remembering_compiler import forget_old, put_first
+from tests.thinned import mark_the_rest_slow
 
 # Kernels for GPUs run on the CPU in tests; Triton asks for this when it is imported, as it is by some tests' settings.
 os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -27,3 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
     objects = str(config.cache.mkdir("objects"))
     forget_old(objects, time.time())
     put_first(objects)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before tests are selected by their markers."""
+    mark_the_rest_slow(items)

@@ -57,6 +57,7 @@ class ReturnsObjects(nn.Module):
         return self.part(x), object()
 
 
+@pytest.mark.thinned
 @pytest.mark.filterwarnings("ignore::precast.GraphBreakWarning")
 @pytest.mark.parametrize("is_part", [False, True])
 @pytest.mark.parametrize("kind", [Registering, RegisteringForNow, Growing])

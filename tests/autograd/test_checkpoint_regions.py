@@ -53,6 +53,7 @@ def saved_names(program, partition):
     return [node.name for node in graphs[0].graph.output_node().args[0][1:]]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("partition", [default_partition, min_cut_rematerialization_partition])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_gradients_equal_eagers_bit_for_bit_with_dropout_inside(program, partition):

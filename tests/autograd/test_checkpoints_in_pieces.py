@@ -35,6 +35,7 @@ class Printing(torch.nn.Module):
         return checkpoint(self.block, x, use_reentrant=self.use_reentrant)
 
 
+@pytest.mark.thinned
 @pytest.mark.filterwarnings("ignore::precast.GraphBreakWarning")
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("backend", ["nop", "native"])

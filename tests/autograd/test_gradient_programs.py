@@ -42,7 +42,7 @@ def _root(tensor: torch.Tensor) -> torch.Tensor:
 
 
 SETTINGS = settings(
-    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], max_examples=25
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], max_examples=10
 )
 
 

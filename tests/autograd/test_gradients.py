@@ -80,6 +80,7 @@ def updating_head(x, a, b):
     return x * 2, a
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("compiler", [nop, None], ids=["nop", "native"])
 @pytest.mark.parametrize("function", [two_heads, updating_head])
 @pytest.mark.parametrize("used", [0, 1])

@@ -134,6 +134,7 @@ def trained(register, *, is_compiled, is_late, backend):
     return log, [*results, x.grad, *(parameter.grad for parameter in module.parameters())]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("name", REGISTER)
 def test_hooks_are_called_as_in_eager(name, is_late):

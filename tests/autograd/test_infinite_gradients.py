@@ -69,6 +69,7 @@ def _gradient(
     return source.grad
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("backend", ["nop", "native"])
 @pytest.mark.parametrize("name", SELECTING)
 def test_gradients_that_are_not_finite_are_as_in_eager(name: str, backend: str) -> None:

@@ -72,6 +72,7 @@ VISIBLE = [doubled_in_place, row_doubled_in_place, both_written, written_twice, 
 HIDDEN = [written_under_no_grad, written_through_detach, written_through_data]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("make", [results_of_leaves, constants])
 @pytest.mark.parametrize("function", [*VISIBLE, *HIDDEN])
@@ -204,6 +205,7 @@ def transposed_twice(x, y):
     return x * y
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("make", [results_of_leaves, constants])
 @pytest.mark.parametrize(

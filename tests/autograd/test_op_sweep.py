@@ -12,7 +12,7 @@ from tests.autograd.op_samples import (
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ALL = [name for name in OPS if name not in GAPS["operator"]]
-QUICK = ALL[::6]
+QUICK = ALL[::9]
 
 
 @pytest.mark.parametrize("name", QUICK)

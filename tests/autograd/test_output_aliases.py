@@ -130,6 +130,7 @@ FUNCTIONS = [
 ]
 
 
+@pytest.mark.thinned
 @SIZES
 @MAKES
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -137,6 +138,7 @@ def test_aliases_are_those_of_eager(function, make, dynamic):
     assert_like_eager(function, make, dynamic=dynamic)
 
 
+@pytest.mark.thinned
 @MAKES
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_outputs_can_be_written_into_as_in_eager(function, make):

@@ -53,6 +53,7 @@ def memory(differentiable: bool):
     return ([x], x * 1) if differentiable else ([x], x.detach().clone())
 
 
+@pytest.mark.thinned
 @HISTORY
 @FUNCTIONS
 def test_same_tensor_twice(function, differentiable):
@@ -63,6 +64,7 @@ def test_same_tensor_twice(function, differentiable):
     assert_like_eager(function, inputs)
 
 
+@pytest.mark.thinned
 @HISTORY
 @FUNCTIONS
 def test_overlapping_views(function, differentiable):
@@ -73,6 +75,7 @@ def test_overlapping_views(function, differentiable):
     assert_like_eager(function, inputs)
 
 
+@pytest.mark.thinned
 @HISTORY
 @FUNCTIONS
 def test_tensor_and_its_view(function, differentiable):
@@ -83,6 +86,7 @@ def test_tensor_and_its_view(function, differentiable):
     assert_like_eager(function, inputs)
 
 
+@pytest.mark.thinned
 @HISTORY
 @FUNCTIONS
 def test_views_that_share_memory_but_no_bytes(function, differentiable):
@@ -95,6 +99,7 @@ def test_views_that_share_memory_but_no_bytes(function, differentiable):
     assert_like_eager(function, inputs, compiler=nop)
 
 
+@pytest.mark.thinned
 @HISTORY
 @FUNCTIONS
 def test_interleaved_views_share_no_bytes(function, differentiable):

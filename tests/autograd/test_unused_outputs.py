@@ -71,6 +71,7 @@ def gradients(run, used, *, keep=False):
     return [None if each is None else each.detach() for each in found]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", PROGRAMS)
 def test_what_only_leads_to_results_out_of_the_loss_is_not_computed(function, backend):
@@ -179,6 +180,7 @@ class Labelled(torch.nn.Module):
         return F.cross_entropy(scores, labels), scores
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("used", [0, 1])
 def test_the_loss_of_a_model_that_returns_its_scores_too(backend, used):

@@ -202,6 +202,7 @@ def test_a_changed_module_is_traced(start, change):
     assert start(net, ones())
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -1,3 +1,5 @@
+import pytest
+
 from benchmarks.peers.results import Measurement, Outcome
 from benchmarks.peers.workload import Workload
 from benchmarks.scaling import steps_over_threads, table_of
@@ -12,6 +14,7 @@ def test_a_table_has_a_column_for_each_number_of_threads():
     assert table.splitlines()[-1] == "| Precast to the fastest peer | 2.00x | 0.80x |"
 
 
+@pytest.mark.slow
 def test_steps_are_timed_at_each_number_of_threads():
     header, *_, call, flops, memory = steps_over_threads(Workload("unet", "inference-1"), [1, 2]).splitlines()
     assert header == "|  | steps | 1 threads | 2 threads |"

@@ -29,6 +29,7 @@ def assert_same_values_and_gradients(compiled):
         torch.testing.assert_close(value.grad, wanted.grad)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("compiler", [nop, debug_nop, ts_compile, debug_compile], ids=lambda c: c.__name__)
 def test_values_and_gradients(compiler, dynamic, capsys):

@@ -14,8 +14,6 @@ from precast.trace.capture.dynamic_shapes import DerivedDim
 from tests.models.zoo import QUICK, ZOO, Example
 
 NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.models) for name in ZOO]
-# Importing transformers in a new process takes long: the default tier does it once.
-ONE = [pytest.param(name, marks=() if name == "bert" else pytest.mark.models) for name in ZOO]
 # What every free size is set to in turn; kept small where the range has no small end.
 SIZES = (1, 2, 7, None)
 
@@ -77,7 +75,9 @@ assert all(torch.equal(a, b) for a, b in zip(results, expected["results"], stric
 """
 
 
-@pytest.mark.parametrize("name", ONE)
+# Importing transformers in a new process takes long; other tests of the fast tier load smaller programs in one.
+@pytest.mark.models
+@pytest.mark.parametrize("name", list(ZOO))
 def test_a_new_process_gives_equal_bits_and_equal_text(name, tmp_path: Path):
     example, program = exported(name)
     call = example.other_kwargs

@@ -42,6 +42,7 @@ def inputs():
     return w, b, torch.randn(5, 4), torch.randint(0, 3, (5,))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("loss_of", [cross_entropy, normalized])
 @pytest.mark.parametrize("transform", [gradients, functional_gradients])
 def test_gradients_inside_a_program_are_eagers(transform, loss_of):

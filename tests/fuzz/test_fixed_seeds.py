@@ -24,7 +24,7 @@ def failures(tried, reports):
     return [told(tried[each.case], each) for each in reports if each.verdict is not None and each.verdict.is_failure]
 
 
-@pytest.mark.parametrize("start", range(40, 240, 25))
+@pytest.mark.parametrize("start", [40, *(pytest.param(at, marks=pytest.mark.slow) for at in range(65, 240, 25))])
 def test_loops_compute_what_eager_computes(tmp_path, start):
     tried = cases(range(start, start + 25))
     assert not failures(tried, run_cases(tried, tmp_path, stages=("loops",)))

@@ -31,6 +31,7 @@ def assert_like_eager(example: Example, *, dynamic: bool) -> None:
             torch.testing.assert_close(dict(example.module.named_buffers()), dict(eager.named_buffers()))
 
 
+@pytest.mark.thinned
 @MODES
 @pytest.mark.parametrize("name", NAMES)
 def test_static_sizes(name: str, training: bool):
@@ -38,6 +39,7 @@ def test_static_sizes(name: str, training: bool):
     assert_like_eager(ZOO[name]().train(training), dynamic=False)
 
 
+@pytest.mark.thinned
 @MODES
 @pytest.mark.parametrize("name", NAMES)
 def test_dynamic_sizes(name: str, training: bool):

@@ -56,6 +56,7 @@ def test_a_cache_is_a_result():
     assert ours.get_seq_length() == 5
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("kind", [transformers.DynamicCache, transformers.StaticCache])
 @pytest.mark.parametrize("make", [llama, mistral])
 def test_a_cache_that_is_given_grows(kind, make):
@@ -83,6 +84,7 @@ def test_generated_tokens_are_eagers_after_few_compilations(make, most, caplog):
     assert sum(record.message.startswith("compiled ") for record in caplog.records) <= most
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("is_sampled", [False, True])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("what", ["the module", "its forward"])

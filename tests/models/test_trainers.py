@@ -105,6 +105,7 @@ def test_trainer_goes_on_from_a_checkpoint(tmp_path):
     assert_same_state(again, eager)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_accelerate(backend, precision, tmp_path):

@@ -45,6 +45,7 @@ class Nested(nn.Module):
         return torch.cond(x.sum() > 0, positive, lambda x: x.abs(), (x,))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("optimize", [True, False])
 @pytest.mark.parametrize(
     ("model", "operator", "call"),

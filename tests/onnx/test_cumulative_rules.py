@@ -9,6 +9,7 @@ from precast.onnx import export
 from precast.trace.capture import Dim
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dim", [0, -1])
 @pytest.mark.parametrize("function", [torch.cumprod, torch.cummax, torch.cummin])
 def test_any_length(function, dim: int):

@@ -10,6 +10,7 @@ Y = torch.tensor([0.1, 0.2, 0.1, -0.1, 0.7, 0.7, 0.1, -3.0])
 EDGES = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, -0.0, 3.0, -3.0, 1e-3])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     "function",

@@ -12,6 +12,7 @@ IDS = torch.tensor([0, 5, 2, 2, 1, 3, 4])
 STARTS = torch.tensor([0, 0, 3, 4, 7])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("optimize", [True, False])
 @pytest.mark.parametrize("padding", [None, 2, -1])
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])

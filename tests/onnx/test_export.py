@@ -140,6 +140,7 @@ def test_sizes_are_computed():
         torch.testing.assert_close(program.call_as_model(torch.ones(rows)), function(torch.ones(rows)))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("mask", [None, torch.bool, torch.float32])
 @pytest.mark.parametrize("opset", [18, 23])

@@ -57,6 +57,7 @@ STEPS = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("step", ["capturing", "running a rule", *STEPS])
 @pytest.mark.parametrize("capture", ["aten", "symbolic"])
 def test_state_after_a_planted_error(step: str, capture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

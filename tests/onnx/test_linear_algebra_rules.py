@@ -62,6 +62,7 @@ def test_factors_of_batches_of_any_size(function):
         torch.testing.assert_close(program.call_as_model(x), function(x), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     "function",
     [
@@ -81,6 +82,7 @@ def test_numbers_made_of_singular_values(function, shape: tuple[int, ...]):
     torch.testing.assert_close(export(function, (x,)).call_as_model(x), function(x), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("shape", [(2, 3, 5), (6, 4), (4, 4)])
 def test_singular_vectors_decompose_the_matrix(full: bool, shape: tuple[int, ...]):

@@ -23,6 +23,7 @@ FUNCTIONS = [
 ]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_halves(function, dtype):
@@ -34,6 +35,7 @@ def test_halves(function, dtype):
     torch.testing.assert_close(actual, type(actual)(expected) if isinstance(actual, tuple) else expected)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.uint8])
 @pytest.mark.parametrize(
     "function",

@@ -10,6 +10,7 @@ from precast.onnx import export
 X = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("opset", [16, 17])
 @pytest.mark.parametrize(
     "function",

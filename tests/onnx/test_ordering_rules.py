@@ -57,6 +57,7 @@ def test_average_pooling_with_a_divisor_rounded_up(size):
     torch.testing.assert_close(export(model, (x,))(x)[0], model(x))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("align_corners", [False, True])
 def test_smooth_resizing(mode, align_corners):
@@ -70,6 +71,7 @@ def test_smooth_resizing(mode, align_corners):
 EXTREME = torch.tensor([-1e-10, 1e-10, -1e-6, 1e-6, 0.005, 0.5, -0.5, 3.0, 100.0, -100.0, 1e10, math.inf, 0.0])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     "function",
     [

@@ -24,6 +24,7 @@ def test_sums_of_groups():
     torch.testing.assert_close(program.call_as_model(ROWS, right, ends), grouped_sums(ROWS, right, ends))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("zero_infinity", [True, False])
 @pytest.mark.parametrize("is_flat", [True, False])
 def test_sequences_whose_alignment_is_not_known(is_flat: bool, zero_infinity: bool):

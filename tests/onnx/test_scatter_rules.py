@@ -10,6 +10,7 @@ from precast.trace.capture import Dim
 INDEX = torch.tensor([[0, 1, 1], [2, 0, 1]])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
 def test_scatter_reduce(reduce: str, include_self: bool):

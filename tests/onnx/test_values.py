@@ -99,6 +99,7 @@ def test_operands_of_two_types_under_any_name(function):
     torch.testing.assert_close(export(function, (x, y, z))(x, y, z), function(x, y, z))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", ["hamming", "hann", "blackman", "bartlett", "kaiser"])
 @pytest.mark.parametrize("periodic", [True, False])
 def test_windows(name, periodic):

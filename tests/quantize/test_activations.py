@@ -70,6 +70,7 @@ def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return float((actual - expected).norm() / expected.norm())
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("freeze", [False, True])
 @pytest.mark.parametrize("activations", ["dynamic", "static"])
 def test_rounded_networks_are_close_to_the_original_and_to_eager(activations, freeze):

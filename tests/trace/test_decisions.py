@@ -33,6 +33,7 @@ def packaged(module, args, path):
     return precast.runtime.load(path)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("module", "good", "bad", "error"), CASES)
 @pytest.mark.parametrize("way", ["nop", "native", "export", "package"])
 def test_a_branch_that_raises_is_a_check(way, module, good, bad, error, tmp_path):

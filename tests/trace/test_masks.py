@@ -34,6 +34,7 @@ def outcome(function, *inputs):
         return type(error), str(error)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("backend", ["native", "nop"])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
 @pytest.mark.parametrize("function", [read, read_columns, write, put])

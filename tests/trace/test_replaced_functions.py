@@ -21,6 +21,7 @@ def assert_like_eager(function, *inputs, backend="nop"):
     torch.testing.assert_close(results[1], results[0])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("zero_infinity", [False, True])
 def test_ctc_loss(reduction, zero_infinity):
@@ -78,6 +79,7 @@ def test_grouped_products_of_float32(backend):
     assert_like_eager(lambda x, w, ends: torch._grouped_mm(x, w, offs=ends), rows, matrices, ends, backend=backend)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("shape", [(4, 4), (9, 2), (2, 9), (3, 3, 3)], ids=str)
 @pytest.mark.parametrize("wrap", [False, True])
 def test_the_diagonal_of_a_view_is_filled(shape, wrap):

@@ -30,6 +30,7 @@ def _found(x, n):
     return x * 2 + places.sum()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("backend", ["nop", "native"])
 @pytest.mark.parametrize("needs_grad", [False, True])
 @pytest.mark.parametrize("program", [_constant, _limit, _equal, _found])

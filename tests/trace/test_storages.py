@@ -120,6 +120,7 @@ def lent(x):
     return y
 
 
+@pytest.mark.thinned
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 @pytest.mark.parametrize("compiled", [partial(precast.compile, backend="nop"), precast.compile, torch_compile])
 @pytest.mark.parametrize(

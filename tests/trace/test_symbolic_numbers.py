@@ -42,6 +42,7 @@ SUBSCRIPTS = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("backend", ["nop", "native"])
 @pytest.mark.parametrize("function", SUBSCRIPTS.values(), ids=SUBSCRIPTS)
 def test_subscripts_that_are_tensors_of_one_number(function, backend):

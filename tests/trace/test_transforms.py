@@ -46,6 +46,7 @@ class Physics(torch.nn.Module):
         return vmap(grad(value))(x).sum(-1) - vmap(lambda point: hessian(value)(point).diagonal().sum())(x)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("kind", [PerSample, Scaled, Physics])
 @pytest.mark.parametrize("way", ["nop", "native", "export"])
 def test_transforms_over_parameters(kind, way):

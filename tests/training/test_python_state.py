@@ -163,6 +163,7 @@ def another_step(model, optimizer):
     optimizer.step = lambda closure=None: None
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -13,6 +13,7 @@ def products(module):
     return [name.split(".")[1] for name in names if name in ("aten.mm.default", "aten.bmm.default")]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("shape", [(3, 5, 4), (2, 3, 5, 4), (1, 5, 4)])
 def test_a_matrix_that_is_expanded_is_multiplied_by_once(shape, turned):

@@ -22,6 +22,7 @@ def floats_of(results: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
 
 
+@pytest.mark.thinned
 @SIZES
 @pytest.mark.parametrize("name", NAMES)
 def test_inference(name: str, dynamic: bool):
@@ -34,6 +35,7 @@ def test_inference(name: str, dynamic: bool):
         torch.testing.assert_close(floats_of(ours), floats_of(eager), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thinned
 @SIZES
 @pytest.mark.parametrize("name", NAMES)
 def test_training_steps(name: str, dynamic: bool):

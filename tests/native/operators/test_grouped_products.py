@@ -28,6 +28,7 @@ def by_masks(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> 
     return torch.where(is_mine[..., None], rows @ matrices, 0).sum(0)
 
 
+@pytest.mark.thinned
 @ENDS
 @TYPES
 def test_values_and_gradients(ends: list[int], dtype: torch.dtype):

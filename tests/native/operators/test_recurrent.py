@@ -15,6 +15,7 @@ LAYERS: dict[str, Callable[..., torch.nn.Module]] = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_a_recurrent_layer_infers_as_in_eager(name: str, bidirectional: bool) -> None:

@@ -12,6 +12,7 @@ WRITES = [
 ]  # fmt: skip
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
 @pytest.mark.parametrize("is_input", [True, False])
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -34,6 +34,7 @@ DRAWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_draws_are_eagers_where_eager_puts_them(draw, layout):
@@ -66,6 +67,7 @@ FILLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("backend", ["nop", "native"])
 @pytest.mark.parametrize("part", PARTS)
 def test_draws_into_a_part_are_eagers(part, backend):

@@ -81,6 +81,7 @@ def write_nothing(x):
     return x + 1
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("is_computed", [True, False])
 @pytest.mark.parametrize("write", [fill_expanded, write_a_row, write_windows, write_nothing])
 def test_writes_of_elements_that_are_one_place_are_not_captured(write, is_computed):

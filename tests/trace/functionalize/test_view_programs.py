@@ -57,7 +57,7 @@ def check(program: ViewProgram) -> None:
     assert_sharing_like_eager(functional.boundary, eager_inputs, expected)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(view_programs())
 def test_random_programs(program: ViewProgram):
     check(program)
