@@ -86,6 +86,10 @@ fuzz-files: compiler $(READY) ## hostile files, arrays, calls from C, operators 
 fuzz: compiler $(READY) ## random programs against eager: SECONDS=300 SEED= FUZZ="--sanitize"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(FUZZ)
 
+.PHONY: fuzz-gpu
+fuzz-gpu: $(READY) ## the same as code for GPUs, in Triton's interpreter, needing none: SECONDS=300 SEED= FUZZ="--cubins 5"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.native.cuda.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(FUZZ)
+
 .PHONY: demo
 demo: compiler $(READY) ## the whole story: compile, train, package, run without torch
 	$(call say,demo)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx
 
+import precast
 from precast.autograd import compile_cache
 from precast.autograd.compile_cache import compile_key
 from precast.autograd.guards.sizes import SizeNames
@@ -105,13 +106,24 @@ def test_where_results_are_kept_and_how_they_are_checked_does_not_change_the_key
         (torch.version, "git_version", "another"),
         (torch, "get_default_dtype", lambda: torch.float64),
         (torch, "are_deterministic_algorithms_enabled", lambda: True),
-        (torch, "get_float32_matmul_precision", lambda: "medium"),
+        (compile_cache, "float32_precision", lambda: ("tf32",)),
     ],
 )
 def test_what_surrounds_the_compiler_changes_the_key(monkeypatch, owner, name, value):
     before = key_of_recipe(SINE)
     monkeypatch.setattr(owner, name, value)
     assert key_of_recipe(SINE) != before
+
+
+def test_precision_may_be_set_by_either_api():
+    before, matmul = key_of_recipe(SINE), torch.backends.cuda.matmul
+    usual = matmul.fp32_precision
+    try:
+        matmul.fp32_precision = "tf32"
+        assert key_of_recipe(SINE) != before
+        assert precast.compile(torch.sin)(torch.zeros(2)).tolist() == [0, 0]
+    finally:
+        matmul.fp32_precision = usual
 
 
 def test_the_python_version_changes_the_key(monkeypatch):

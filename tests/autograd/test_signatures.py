@@ -214,7 +214,7 @@ def test_changing_modes_are_told():
                     compiled(torch.ones(size))
 
     (message,) = messages_of(run)
-    assert "grad mode, autocast or default dtype" in message
+    assert "grad mode, autocast, default dtype or deterministic algorithms" in message
 
 
 def test_few_variants_are_not_worth_a_word():

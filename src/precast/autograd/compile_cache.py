@@ -24,6 +24,7 @@ from precast.cache import Indescribable, content_key, open_store, processor_iden
 from precast.cache.folder import warn_of_cache
 from precast.errors import InputTypeError, PrecastError
 from precast.graph.compilation import compiling
+from precast.graph.float32_precision import float32_precision
 from precast.graph.nodes import has_value, placeholders_of, updating_result_of, value_of
 from precast.options import Options, as_options, key_text
 
@@ -245,5 +246,5 @@ def _surroundings() -> list[str]:
         f"python {sys.version_info[:2]}",
         str(torch.get_default_dtype()),
         f"deterministic {torch.are_deterministic_algorithms_enabled()}",
-        f"precision {torch.get_float32_matmul_precision()}",
+        f"precision {float32_precision()}",
     ]

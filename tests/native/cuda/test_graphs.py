@@ -3,6 +3,7 @@
 There is no GPU here: what stands for a recording runs its steps again, into the memory that it filled first.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,10 +53,15 @@ class Device:
 
     recording: Again | None = None
     made: list[Again] = field(default_factory=list)
+    entered: set[torch.device] = field(default_factory=set)
 
     def graph(self) -> Again:
         self.made.append(Again(self))
         return self.made[-1]
+
+    def enter(self, device: torch.device) -> Any:
+        self.entered.add(device)
+        return nullcontext()
 
 
 class Recording(InterpretedGpu):
@@ -72,14 +78,13 @@ def device(monkeypatch) -> Device:
         "CUDAGraph": device.graph,
         "current_stream": lambda: _STREAM,
         "current_device": lambda: 0,
+        "device": device.enter,
         "is_current_stream_capturing": lambda: False,
         "stream": lambda stream: nullcontext(),
     }.items():
         monkeypatch.setattr(torch.cuda, name, found)
     monkeypatch.setattr(graphs, "_recording_stream", lambda number: _STREAM)
-    monkeypatch.setattr(graphs, "_settings", tuple)
     monkeypatch.setattr(graphs, "_is_on_gpu", lambda tensor: True)
-    monkeypatch.setattr(graphs, "_DEVICE", "cpu")
     run_steps = CompiledGraph.run_steps
 
     def run_and_note(self: CompiledGraph, steps: Any, values: Any, sizes: Any, *, keep: Any = ()) -> None:
@@ -191,3 +196,51 @@ def test_updates_of_inputs_arrive_where_they_are(target, device):
         torch.testing.assert_close(mine(x, y), function(expected, y), rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(x, expected)
     assert device.made
+
+
+def test_broadcast_inputs_are_copied_once(target, device):
+    function = compiled(target, lambda x: x.sin() * 2)
+    with torch.no_grad():
+        for seed in range(6):
+            x = floats(5, 1, seed=seed).expand(5, 60)
+            torch.testing.assert_close(function(x), x.sin() * 2)
+    assert device.made[0].replays == 4
+
+
+def test_threads_get_their_own_results(target, device):
+    function = compiled(target, lambda x: x.sin() * 2)
+    inputs = [floats(300, seed=seed) for seed in range(4)]
+
+    def call(x: torch.Tensor) -> list[torch.Tensor]:
+        with torch.no_grad():
+            return [function(x).clone() for _ in range(8)]
+
+    call(inputs[0])
+    with ThreadPoolExecutor(4) as pool:
+        for x, results in zip(inputs, pool.map(call, inputs), strict=True):
+            for result in results:
+                torch.testing.assert_close(result, x.sin() * 2)
+    assert device.made
+
+
+def test_recordings_are_made_on_the_device_of_the_tensors(target, device):
+    x = floats(600)
+    with torch.no_grad():
+        compiled(target, torch.sin)(x)
+    assert device.entered == {x.device}
+
+
+def test_a_graph_over_several_devices_is_not_recorded(device):
+    assert graphs._only_device([floats(2), torch.empty(2, device="meta"), 3]) is None
+    assert graphs._only_device([floats(2), 3]) == torch.device("cpu")
+
+
+def test_settings_are_read_whichever_way_they_were_made():
+    before, matmul = graphs._settings(), torch.backends.cuda.matmul
+    usual = matmul.fp32_precision
+    try:
+        matmul.fp32_precision = "tf32"
+        assert graphs._settings() != before
+    finally:
+        matmul.fp32_precision = usual
+    assert graphs._settings() == before

@@ -63,6 +63,54 @@ def test_nan_is_the_largest(target):
     torch.testing.assert_close(compiled(target, lambda x: x.amax(1))(x), x.amax(1), equal_nan=True)
 
 
+def test_kernels_of_other_types_are_others(target):
+    inputs = [floats(84, dtype=torch.float64), floats(84), integers(84), integers(84, dtype=torch.int32)]
+    results = compiled(target, lambda *inputs: [x - x * x for x in inputs])(*inputs)
+    for mine, x in zip(results, inputs, strict=True):
+        torch.testing.assert_close(mine, x - x * x)
+
+
+def test_the_sign_of_zero_is_kept(target):
+    x = torch.tensor([0.0, -0.0, 1.0])
+    mine = compiled(target, lambda x: (-x, torch.where(x > 0, x, -0.0), x + torch.full((3,), -0.0)))(x)
+    assert [each.signbit().tolist() for each in mine] == [
+        [True, False, True],
+        [True, True, False],
+        [False, True, False],
+    ]
+
+
+@pytest.mark.parametrize("strides", [(2**30, 1), (1, 2**30)])
+def test_places_far_apart_are_found(target, strides):
+    # Of this memory, only the pages in use exist.
+    x = torch.empty(5 * 2**30, dtype=torch.uint8).as_strided((5, 3) if strides[0] > 1 else (3, 5), strides)
+    x.copy_(torch.arange(15).view(x.shape))
+    functions = (
+        lambda x: x.amax(0),
+        lambda x: x.float().sum(1),
+        lambda x: x.flip(0) + 1,
+        lambda x: x.float().softmax(0),
+    )
+    for function in functions:
+        torch.testing.assert_close(compiled(target, function)(x), function(x))
+
+
+def test_numbers_beyond_32_bits_are_computed_from_places(target):
+    function = compiled(target, lambda x: x + torch.arange(0, 10**10, 10**6))
+    torch.testing.assert_close(function(torch.zeros(10**4, dtype=torch.int64)), torch.arange(0, 10**10, 10**6))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_libraries_read_nothing_backwards(target, dynamic):
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.flip(-1) @ w, w.flip(0).T @ x.T, F.conv1d(x.flip(-1)[None], w[None, :6, :8].mT)
+
+    x, w = floats(8, 12), floats(12, 6, seed=1)
+    w = torch.cat([w, w], 1)
+    for mine, expected in zip(compiled(target, function, dynamic=dynamic)(x, w), function(x, w), strict=True):
+        torch.testing.assert_close(mine, expected)
+
+
 def test_one_kernel_serves_all_sizes(target):
     function = compiled(target, lambda x: x.softmax(-1) + x.sum(0), dynamic=True)
     for rows, columns in ((3, 50), (70, 4), (5, 3000)):

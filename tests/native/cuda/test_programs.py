@@ -14,6 +14,7 @@ from precast.native.loops.program import KernelGroup, LibraryCall
 from precast.native.targets.cuda.build.code import GpuCode
 from precast.native.targets.cuda.codegen.generate import generate
 from precast.native.targets.cuda.launcher import DriverLauncher, InterpretedKernel
+from precast.native.targets.cuda.passes import padding
 from tests.native.cuda.interpreted import InterpretedGpu, compiled
 from tests.native.lowering.cases import floats, integers
 
@@ -123,3 +124,21 @@ def test_rows_of_large_matrices_are_aligned(target):
     }
     assert 1001 not in strides
     assert 1008 in strides
+
+
+ROWS = {
+    "a part that is not aligned": lambda x, w: (y := torch.relu(x), y @ w, y[:, 1:9] @ w[:8]),
+    "a vector": lambda x, w: (y := torch.relu(x), y @ w, y.view(1, -1) @ y.view(-1, 1)),
+    "a result that is read": lambda x, w: (y := w.T @ x.T, y @ x),
+    "a part of a result": lambda x, w: (y := torch.cat([w.T @ x.T, x.T[:9]]), y @ x),
+    "rows of one": lambda x, w: (y := torch.relu(x)[..., None], y.squeeze(-1) @ w, y @ w[:1]),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_alignment_leaves_other_uses_of_a_matrix_right(target, monkeypatch, name: str):
+    monkeypatch.setattr(padding, "SHORTEST", 8)
+    x, w = floats(21, 13, dtype=torch.bfloat16), floats(13, 9, seed=1, dtype=torch.bfloat16)
+    with torch.no_grad():
+        for mine, expected in zip(compiled(target, ROWS[name])(x, w), ROWS[name](x, w), strict=True):
+            torch.testing.assert_close(mine, expected, rtol=0.02, atol=0.02)

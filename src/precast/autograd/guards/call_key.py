@@ -23,17 +23,19 @@ _is_any_autocast_enabled, _get_default_dtype = torch._C._is_any_autocast_enabled
 _facts_on_cpu = attrgetter("dtype", "shape", "requires_grad", "layout", "is_cpu")
 _facts_anywhere = attrgetter("dtype", "shape", "requires_grad", "layout", "device")
 _stride, _is_neg = torch.Tensor.stride, torch.Tensor.is_neg
+_is_deterministic = torch._C._get_deterministic_algorithms
 _is_grad_enabled, _is_inference_mode_enabled = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
 
 def ambient_key() -> tuple[Any, ...]:
     """The ambient modes of a call that change what a program computes."""
+    modes = (_is_grad_enabled(), _is_inference_mode_enabled(), _get_default_dtype(), _is_deterministic())
     if not _is_any_autocast_enabled():
-        return (_is_grad_enabled(), _is_inference_mode_enabled(), _get_default_dtype())
+        return modes
     autocast = tuple(
         (device, torch.get_autocast_dtype(device)) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)
     )
-    return (_is_grad_enabled(), _is_inference_mode_enabled(), _get_default_dtype(), autocast)
+    return (*modes, autocast)
 
 
 def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
@@ -162,7 +164,7 @@ def what_changes(keys: Sequence[tuple[Any, ...]], names: Sequence[str]) -> str:
             ("the structure of the arguments", trees),
             ("train/eval modes", modes),
             ("which parameters, buffers and submodules there are", [*zip(layouts, structures, strict=True)]),
-            ("grad mode, autocast or default dtype", ambients),
+            ("grad mode, autocast, default dtype or deterministic algorithms", ambients),
         )
         if len(set(values)) > 1
     ]

@@ -16,15 +16,16 @@ from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.guards.call_key import ambient_key, memory_order
 from precast.autograd.warm.description import Description
 from precast.cache import Indescribable, own_sources, processor_identity
+from precast.graph.float32_precision import float32_precision
 from precast.options import as_options, environment_variables, key_text
 
 _SWITCHES = (
     "_get_blas_preferred_backend", "_get_cpu_allow_fp16_reduced_precision_reduction", "_get_cpu_capability",
     "_get_cudnn_deterministic", "_get_cudnn_enabled", "_get_cudnn_sdp_enabled", "_get_deterministic_algorithms",
     "_get_deterministic_algorithms_warn_only", "_get_deterministic_fill_uninitialized_memory",
-    "_get_flash_sdp_enabled", "_get_float32_matmul_precision", "_get_linalg_preferred_backend",
+    "_get_flash_sdp_enabled", "_get_linalg_preferred_backend",
     "_get_math_sdp_allow_fp16_bf16_reduction", "_get_math_sdp_enabled", "_get_mem_efficient_sdp_enabled",
-    "_get_mkldnn_deterministic", "_get_mkldnn_enabled", "_get_nnpack_enabled", "_get_onednn_allow_tf32",
+    "_get_mkldnn_deterministic", "_get_mkldnn_enabled", "_get_nnpack_enabled",
     "_get_overrideable_sdp_enabled", "_get_qengine", "_is_fwd_grad_enabled", "_is_grad_layout_enforcement_enabled",
     "_is_torch_function_enabled", "_is_view_replay_enabled", "is_autocast_cache_enabled",
 )  # fmt: skip
@@ -47,6 +48,7 @@ def surroundings() -> Iterator[str]:
     for name in _SWITCHES:
         switch = getattr(torch._C, name, None)
         yield f"{name} {None if switch is None else switch()}"
+    yield f"precision of float32 {float32_precision()}"
 
 
 def environment() -> Iterator[str]:

@@ -22,7 +22,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from precast.native.loops.buffers import Buffer, View, whole
-from precast.native.loops.index import Atom, Index, Variable, atom, coefficient_of, constant, product, substitute
+from precast.native.loops.index import (
+    Atom,
+    Index,
+    Variable,
+    atom,
+    coefficient_of,
+    constant,
+    is_non_negative,
+    product,
+    substitute,
+)
 from precast.native.loops.program import (
     Kernel,
     LibraryCall,
@@ -88,8 +98,11 @@ class Definition:
         return is_light and loads <= 1 and not any(map(_is_computed, parts))
 
 
-def inline_producers(program: LoopProgram) -> LoopProgram:
-    """Substitute definitions into their readers; definitions no longer read are left to `remove_dead`."""
+def inline_producers(program: LoopProgram, *, reversed_views: bool = True) -> LoopProgram:
+    """Substitute definitions into their readers; definitions no longer read are left to `remove_dead`.
+
+    Without `reversed_views`, library calls read no views with negative strides.
+    """
     readers = reader_counts(program)
     definitions: dict[Buffer, Definition] = {}
     # Calls read views by strides, without a copy; so the bases of these views stay in memory.
@@ -105,7 +118,7 @@ def inline_producers(program: LoopProgram) -> LoopProgram:
             if definition is not None:
                 definitions[definition.buffer] = definition
         elif isinstance(step, LibraryCall):
-            inputs = tuple(_read_by_call(step, view, views, definitions) for view in step.inputs)
+            inputs = tuple(_read_by_call(step, view, views, definitions, reversed_views) for view in step.inputs)
             step = step if inputs == step.inputs else replace(step, inputs=inputs)
         steps.append(step)
     return with_steps(program, steps)
@@ -240,9 +253,15 @@ def _view_definition(kernel: Kernel, views: dict[Buffer, Definition]) -> Definit
 
 
 def _read_by_call(
-    call: LibraryCall, view: View, views: dict[Buffer, Definition], definitions: dict[Buffer, Definition]
+    call: LibraryCall,
+    view: View,
+    views: dict[Buffer, Definition],
+    definitions: dict[Buffer, Definition],
+    reversed_views: bool,
 ) -> View:
     source = _inline_into_view(_inline_into_view(view, views), definitions)
+    if not reversed_views and not all(map(is_non_negative, source.strides)):
+        return view
     # No library multiplies by a matrix with broadcast rows or columns, e.g. the gradient of a sum.
     return view if call.routine == "matmul" and _repeats(source) else source
 

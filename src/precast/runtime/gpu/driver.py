@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Sequence
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -160,7 +161,7 @@ class LoadedKernel:
         check(driver().cuModuleGetFunction(ctypes.byref(self.function), self.module, symbol.encode()), symbol)
         if shared > _SHARED_WITHOUT_ASKING:
             check(driver().cuFuncSetAttribute(self.function, _MAX_DYNAMIC_SHARED, shared), symbol)
-        self.symbol, self.shared, self.threads = symbol, shared, 32 * warps
+        self.symbol, self.shared, self.threads, self.lock = symbol, shared, 32 * warps, threading.Lock()
         # Triton's kernels have two more parameters, pointers to scratch memory that ours do not use.
         count = parameters + 2
         self.values = (c_uint64 * count)()
@@ -169,9 +170,11 @@ class LoadedKernel:
 
     def launch(self, programs: int, addresses: Sequence[int], sizes: Sequence[int], stream: int) -> None:
         values = self.values
-        for number, value in enumerate((*addresses, *sizes)):
-            values[number] = value
-        status = driver().cuLaunchKernel(
-            self.function, programs, 1, 1, self.threads, 1, 1, self.shared, stream, self.parameters, None
-        )
+        # The values are read during the call; other threads write theirs to the same memory.
+        with self.lock:
+            for number, value in enumerate((*addresses, *sizes)):
+                values[number] = value
+            status = driver().cuLaunchKernel(
+                self.function, programs, 1, 1, self.threads, 1, 1, self.shared, stream, self.parameters, None
+            )
         check(status, f"launching {self.symbol}")

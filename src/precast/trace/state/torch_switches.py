@@ -16,11 +16,11 @@ def switches_read(reads: Reads) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield f"torch's {name}", read
 
 
-def _tf32(backend: Any) -> bool | str:
+def _older(read: Callable[[], Any]) -> Any:
+    """A setting by an API that raises an error if it was set through the newer one."""
     try:
-        return bool(backend.allow_tf32)
+        return read()
     except RuntimeError as error:
-        # Raised if it was set through the newer API.
         return str(error)
 
 
@@ -30,7 +30,7 @@ _SWITCHES: tuple[tuple[str, Callable[[], Any]], ...] = (
     ("allow_bf16_reduced_precision_reduction", lambda: _matmul.allow_bf16_reduced_precision_reduction),
     ("allow_fp16_reduced_precision_reduction", lambda: _matmul.allow_fp16_reduced_precision_reduction),
     ("are_deterministic_algorithms_enabled", torch.are_deterministic_algorithms_enabled),
-    ("cudnn.allow_tf32", partial(_tf32, _cudnn)),
+    ("cudnn.allow_tf32", partial(_older, lambda: _cudnn.allow_tf32)),
     ("cudnn.benchmark", lambda: _cudnn.benchmark),
     ("cudnn.deterministic", lambda: _cudnn.deterministic),
     ("cudnn.enabled", lambda: _cudnn.enabled),
@@ -39,14 +39,14 @@ _SWITCHES: tuple[tuple[str, Callable[[], Any]], ...] = (
     ("get_default_device", torch.get_default_device),
     ("get_deterministic_debug_mode", torch.get_deterministic_debug_mode),
     ("get_fastpath_enabled", torch.backends.mha.get_fastpath_enabled),
-    ("get_float32_matmul_precision", torch.get_float32_matmul_precision),
+    ("get_float32_matmul_precision", partial(_older, torch.get_float32_matmul_precision)),
     ("get_num_interop_threads", torch.get_num_interop_threads),
     ("get_num_threads", torch.get_num_threads),
     ("initial_seed", torch.initial_seed),
     ("is_anomaly_enabled", torch.is_anomaly_enabled),
     ("is_deterministic_algorithms_warn_only_enabled", torch.is_deterministic_algorithms_warn_only_enabled),
     ("math_sdp_enabled", torch.backends.cuda.math_sdp_enabled),
-    ("matmul.allow_tf32", partial(_tf32, _matmul)),
+    ("matmul.allow_tf32", partial(_older, lambda: _matmul.allow_tf32)),
     ("mem_efficient_sdp_enabled", torch.backends.cuda.mem_efficient_sdp_enabled),
     ("mkldnn.enabled", lambda: _mkldnn.enabled),
 )

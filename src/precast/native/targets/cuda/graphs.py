@@ -7,21 +7,24 @@ A recording reads and writes fixed memory, so each call checks first:
   runs without one. Results passed to a caller are never overwritten;
 - random seeds are drawn as in every call, and copied to where kernels read them.
 
-The memory of a recording comes from a pool of torch's allocator, and is freed with the recording.
+Calls of several threads choose and replay one at a time. The memory of a recording comes from a pool of torch's
+allocator, and is freed with the recording.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from precast.graph.float32_precision import float32_precision
 from precast.native.call import CompiledGraph, NativeStep, OperatorCall, Sizes, TorchStep, Value, Values
-from precast.native.targets.cuda.run import GpuEntry
+from precast.native.targets.cuda.run import GpuEntry, distinct, unpinned
 from precast.ops.own_operators import random_seed, random_stream
 
 _log = logging.getLogger("precast.cuda")
@@ -41,7 +44,6 @@ SMALL_RESULT = 4096
 FEW_RESULTS = 8
 """A few small results are copied for the caller: a loss, for example, is often kept."""
 
-_DEVICE = "cuda"
 _ON_HOST = (random_seed, random_stream)
 
 
@@ -109,6 +111,8 @@ class RecordedGraph:
     def __init__(self, graph: CompiledGraph):
         self.graph = graph
         self.is_off = False
+        self.device: torch.device | None = None
+        self.lock = threading.RLock()
         self.kinds: dict[tuple[object, ...], _Kind] = {}
         self.host_calls = [
             call
@@ -128,22 +132,31 @@ class RecordedGraph:
         if self.is_off or torch.cuda.is_current_stream_capturing():
             return self.graph.run(inputs)
         values, sizes = self.graph.begin(inputs)
-        key = (torch.cuda.current_stream(), *_settings(), *sizes.values())
-        kind = self.kinds.get(key)
-        if kind is None:
-            while len(self.kinds) >= MOST_KINDS:
-                del self.kinds[next(iter(self.kinds))]
-            kind = self.kinds[key] = _Kind()
-        kind.calls += 1
+        if self.device is None:
+            self.device = _only_device(values)
+            self.is_off = self.device is None
         for call in self.host_calls:
             values[call.output] = call.run(values, sizes)
-        recording = self.fitting(kind, values)
-        if recording is None and self.may_record(kind, values):
-            recording = self.released(kind, values) or self.record(kind, values, sizes)
-        self.note(kind, values)
-        if recording is None:
-            return self.run(values, sizes)
-        return self.replay(recording, kind, values, sizes)
+        if self.device is not None:
+            with torch.cuda.device(self.device), self.lock:
+                kind = self.kind(sizes)
+                recording = self.fitting(kind, values)
+                if recording is None and self.may_record(kind, values):
+                    recording = self.released(kind, values) or self.record(kind, values, sizes)
+                self.note(kind, values)
+                if recording is not None:
+                    return self.replay(recording, kind, values, sizes)
+        return self.run(values, sizes)
+
+    def kind(self, sizes: Sizes) -> _Kind:
+        key = (torch.cuda.current_stream(), *_settings(), *sizes.values())
+        found = self.kinds.get(key)
+        if found is None:
+            while len(self.kinds) >= MOST_KINDS:
+                del self.kinds[next(iter(self.kinds))]
+            found = self.kinds[key] = _Kind()
+        found.calls += 1
+        return found
 
     def run(self, values: Values, sizes: Sizes) -> list[Any]:
         self.graph.run_steps(self.steps, values, sizes)
@@ -211,39 +224,40 @@ class RecordedGraph:
         copies: dict[int, torch.Tensor] = {}
         addresses: dict[int, int] = {}
         recorded = list(values)
-        for number, tensor in self.tensors(values).items():
-            is_still = kind.last.get(number) == tensor.data_ptr() and number not in kind.moving
-            if _is_on_gpu(tensor) and (is_still or (tensor.nbytes >= LARGE and number not in kind.moving)):
-                addresses[number] = tensor.data_ptr()
-            else:
-                copies[number] = recorded[number] = _copy_of(tensor)
-        # Memory cached for earlier calls is not needed beside the recording's own.
-        torch.cuda.empty_cache()
-        graph, made = torch.cuda.CUDAGraph(), list(recorded)
-        stream = _recording_stream(torch.cuda.current_device())
-        stream.wait_stream(torch.cuda.current_stream())
+        graph, stream = torch.cuda.CUDAGraph(), _recording_stream(torch.cuda.current_device())
         try:
+            for number, tensor in self.tensors(values).items():
+                is_still = kind.last.get(number) == tensor.data_ptr() and number not in kind.moving
+                if _is_on_gpu(tensor) and (is_still or (tensor.nbytes >= LARGE and number not in kind.moving)):
+                    addresses[number] = tensor.data_ptr()
+                else:
+                    copies[number] = recorded[number] = _copy_of(tensor, self.device)
+            # Memory cached for earlier calls is not needed beside the recording's own.
+            torch.cuda.empty_cache()
+            made = list(recorded)
+            stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 graph.capture_begin(capture_error_mode="thread_local")
                 try:
                     self.graph.run_steps(self.steps, made, sizes, keep=self.result_numbers)
                 finally:
                     graph.capture_end()
-            if any(isinstance(made[number], torch.Tensor) and not _is_on_gpu(made[number]) for number in self.computed):
-                raise RuntimeError("a part of the graph runs on the CPU")
+            results = [made[number] for number in self.computed if isinstance(made[number], torch.Tensor)]
+            if any(each.device != self.device for each in results):
+                raise RuntimeError("a part of the graph runs on another device")
         except RuntimeError as error:
             _log.info("the graph is not recorded: %s", error)
             self.is_off = True
             return None
         torch.cuda.current_stream().wait_stream(stream)
-        results = {
+        kept = {
             number: made[number]
             for number in self.result_numbers & self.computed
             if isinstance(made[number], torch.Tensor) and not _is_same_memory(made[number], recorded, self.written)
         }
-        small = [number for number, result in results.items() if result.nbytes <= SMALL_RESULT]
+        small = [number for number, result in kept.items() if result.nbytes <= SMALL_RESULT]
         kind.copied_out |= set(small) if len(small) <= FEW_RESULTS else set()
-        recording = _Recording(graph, addresses, copies, results)
+        recording = _Recording(graph, addresses, copies, kept)
         kind.recordings.append(recording)
         return recording
 
@@ -263,12 +277,17 @@ class RecordedGraph:
 
 def _settings() -> tuple[object, ...]:
     """Global settings that torch's operators depend on: a recording is valid for their recorded values."""
-    return (
-        torch._C._get_cublas_allow_tf32(),
-        torch._C._get_cudnn_allow_tf32(),
-        torch._C._get_cudnn_deterministic(),
-        torch._C._get_deterministic_algorithms(),
-    )
+    return (*float32_precision(), *[setting() for setting in _SETTINGS])
+
+
+_SETTINGS = (
+    torch._C._get_cublas_allow_bf16_reduced_precision_reduction,
+    torch._C._get_cublas_allow_fp16_accumulation,
+    torch._C._get_cublas_allow_fp16_reduced_precision_reduction,
+    torch._C._get_cudnn_deterministic,
+    torch._C._get_cudnn_enabled,
+    torch._C._get_deterministic_algorithms,
+)
 
 
 def _without(step: NativeStep | TorchStep, made: set[int]) -> NativeStep | TorchStep | None:
@@ -289,13 +308,16 @@ def _result_numbers(graph: CompiledGraph) -> frozenset[int]:
 
 def _copy_all(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Copy the second tensor of each pair to the first: in one launch if they are on a GPU."""
+    pairs = [distinct(*each) for each in pairs]
     near = [(target, source) for target, source in pairs if _is_on_gpu(target) and _is_on_gpu(source)]
     if near:
         targets, sources = zip(*near, strict=True)
         torch._foreach_copy_(targets, sources)
     for target, source in pairs:
-        if not (_is_on_gpu(target) and _is_on_gpu(source)):
-            target.copy_(source, non_blocking=True)
+        if not _is_on_gpu(source):
+            target.copy_(unpinned(source), non_blocking=True)
+        elif not _is_on_gpu(target):
+            target.copy_(source)
 
 
 def _is_odd(tensor: torch.Tensor) -> bool:
@@ -307,9 +329,17 @@ def _is_on_gpu(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda
 
 
-def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_DEVICE)
-    return made.copy_(tensor)
+def _copy_of(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    target, source = distinct(made, tensor)
+    target.copy_(source)
+    return made
+
+
+def _only_device(values: Values) -> torch.device | None:
+    """The GPU that all tensors are on, except small ones on the CPU; None if there are several."""
+    found = {value.device for value in values if isinstance(value, torch.Tensor) and _is_on_gpu(value)}
+    return found.pop() if len(found) == 1 else None
 
 
 def _is_same_memory(tensor: torch.Tensor, recorded: Values, written: set[int]) -> bool:

@@ -72,7 +72,7 @@ class GpuEntry:
         found = self._bounds.get(key)
         if found is None:
             while len(self._bounds) >= MOST_SIZES:
-                del self._bounds[next(iter(self._bounds))]
+                self._bounds.pop(next(iter(self._bounds)), None)
             found = self._bounds[key] = BoundProgram(self.program, sizes)
         return found
 
@@ -91,7 +91,7 @@ class TorchDevice:
 
     def array(self, value: Any, layout: Layout) -> torch.Tensor:
         tensor = torch.as_tensor(value)
-        return tensor if tensor.device == self.device else tensor.to(self.device, non_blocking=True)
+        return tensor if tensor.device == self.device else unpinned(tensor).to(self.device, non_blocking=True)
 
     def fits(self, array: torch.Tensor, layout: Layout) -> bool:
         return _is_laid_out(array, layout) and array.data_ptr() % ALIGNMENT == 0
@@ -120,9 +120,7 @@ class TorchDevice:
         return array[number]
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        for dimension, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
-            if stride == 0 and size > 1:
-                target, source = target.narrow(dimension, 0, 1), source.narrow(dimension, 0, 1)
+        target, source = distinct(target, source)
         target.copy_(source)
 
     def number(self, array: torch.Tensor) -> int:
@@ -144,6 +142,19 @@ class TorchDevice:
         results = run_step(self.fallbacks[number], inputs, sizes)
         # A result that shares memory with an input would change with it.
         return [each.clone() if each.untyped_storage().data_ptr() in known else each for each in results]
+
+
+def distinct(target: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The parts of two tensors that have each element once where the target's layout broadcasts them."""
+    for dimension, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            target, source = target.narrow(dimension, 0, 1), source.narrow(dimension, 0, 1)
+    return target, source
+
+
+def unpinned(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose copy to a GPU need not be waited for: pinned memory is read only later, and may have changed."""
+    return tensor.clone() if tensor.is_pinned() else tensor
 
 
 def _is_laid_out(tensor: torch.Tensor, layout: Layout) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from precast.artifact.gpu_code import GpuCodeEntry, PackedGpuCode, PackedKernel, gpu_code_to_bytes
 from precast.cache import Store
 from precast.errors import BuildError
+from precast.graph.float32_precision import float32_precision
 from precast.native.describe import Entry, describe_entry
 from precast.native.targets.cuda.build.cubins import cuda_version, require_triton, start_cubins
 from precast.native.targets.cuda.codegen.generate import generate
@@ -29,7 +28,7 @@ def packaged_code(entries: Sequence[Entry], architecture: int, store: Store) -> 
         for entry, program in zip(entries, programs, strict=True)
     ]
     # As in eager: float32 GEMMs use TF32 only if the user has allowed it.
-    tf32 = torch.get_float32_matmul_precision() != "highest"
+    tf32 = float32_precision()[0] == "tf32"
     code = PackedGpuCode(architecture, cuda_version(architecture), tf32, tuple(kernels), tuple(packed))
     return gpu_code_to_bytes(code)
 

@@ -1,4 +1,4 @@
-"""Entries → GPU programs and the Triton sources of their kernels; kernels of equal text are shared."""
+"""Entries → GPU programs and the Triton sources of their kernels; equal kernels are shared."""
 
 from __future__ import annotations
 
@@ -65,19 +65,18 @@ LONGEST_NAME = 60
 
 @dataclass
 class Kernels:
-    """The kernels so far, each distinct text once."""
+    """The kernels so far, each distinct one once."""
 
     sources: list[KernelSource] = field(default_factory=list)
     loops: list[Kernel | KernelGroup | None] = field(default_factory=list)
-    numbers: dict[tuple[str, int], int] = field(default_factory=dict)
+    numbers: dict[KernelSource, int] = field(default_factory=dict)
 
     def add(self, source: KernelSource, loops: Kernel | KernelGroup | None = None) -> int:
-        key = source.text, source.warps
-        if key not in self.numbers:
-            self.numbers[key] = len(self.sources)
+        if source not in self.numbers:
+            self.numbers[source] = len(self.sources)
             self.sources.append(source)
             self.loops.append(loops)
-        return self.numbers[key]
+        return self.numbers[source]
 
 
 def generate(

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from precast.artifact.dtypes import DTYPES
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.canonical import kernel_parameters
-from precast.native.loops.index import Atom, Computed, Index, Symbol, Variable, atoms, constant, product
+from precast.native.loops.index import Atom, Computed, Index, Symbol, Variable, atoms, product
 from precast.native.loops.program import Accumulate, Kernel, Loop, Statement, Store, loads_of, stores_of
 from precast.native.loops.scalars import (
     Accumulated,
@@ -46,8 +46,7 @@ from precast.native.targets.cuda.codegen.operations import operation_text
 from precast.native.targets.cuda.codegen.reductions import combined, neutral, reduced
 from precast.native.targets.cuda.codegen.tiling import SHORT, Tiling, leaf_loops, power_of_two
 from precast.native.targets.cuda.codegen.types import HALF_TYPES, TRITON_TYPES, index_text, literal
-
-_LARGE = 2**31 - 1
+from precast.native.targets.cuda.codegen.widths import needs_64_bits
 
 
 @dataclass(frozen=True)
@@ -83,6 +82,7 @@ class NestWriter:
         self.accumulators: dict[Accumulator, _Value] = {}
         self.memory = _Memory()
         self.is_vector = False
+        self.widened, self.integer = (".to(tl.int64)", "tl.int64") if needs_64_bits(kernel) else ("", "tl.int32")
         self.masks: dict[str, str] = {}
         self.ranges: dict[tuple[Index, ...], str] = {}
         self.shapes: dict[str, int] = {"x": tiling.x_block}
@@ -128,7 +128,7 @@ class NestWriter:
         count, tiling = product(variable.extent for variable in self.variables), self.tiling
         if not self.variables:
             return
-        program = self.block + (".to(tl.int64)" if _is_large(self.kernel, self.variables) else "")
+        program = self.block + self.widened
         if tiling.x_block == 1:
             self.line(f"x = {program}")
         else:
@@ -210,7 +210,7 @@ class NestWriter:
             self.known.append({})
             self.depth += 1
             # The counter of an unrolled loop is a Python number.
-            self.line(f"{name} = tl.full((), {counter}, tl.int32)")
+            self.line(f"{name} = tl.full((), {counter}, {self.integer})")
         self.begin_iteration(loop)
         self.statements(loop.body)
         self.depth -= len(loop.variables)
@@ -231,7 +231,7 @@ class NestWriter:
         if extents not in self.ranges:
             name = self.ranges[extents] = f"r{len(self.ranges)}"
             block = power_of_two(count.constant)
-            self.line(f"{name} = tl.arange(0, {block})" + ("" if self.tiling.is_row else "[None, :]"))
+            self.line(f"{name} = {self.lanes(block)}")
             if block != count.constant:
                 self.line(f"{name}_mask = {name} < {count.constant}")
         name = self.ranges[extents]
@@ -255,8 +255,7 @@ class NestWriter:
         self.line(f"for {start} in range(0, {self.scalar_text(count)}, {block}):")
         with self.scope():
             self.begin_iteration(loop)
-            lanes = f"tl.arange(0, {block})" + ("" if self.tiling.is_row else "[None, :]")
-            self.line(f"{name} = {start} + {lanes}")
+            self.line(f"{name} = {start} + {self.lanes(block)}")
             if count.constant is None or count.constant % block:
                 self.line(f"{name}_mask = {name} < {self.scalar_text(count)}")
                 self.masks["r"] = f"{name}_mask"
@@ -265,6 +264,9 @@ class NestWriter:
         self.forget_loads()
         for each in loop.accumulators:
             self.finish(each)
+
+    def lanes(self, block: int) -> str:
+        return f"tl.arange(0, {block})" + ("" if self.tiling.is_row else "[None, :]") + self.widened
 
     # Accumulators
 
@@ -334,7 +336,7 @@ class NestWriter:
         for each in atoms(index):
             if isinstance(each, Computed):
                 value = self.value(each.value)
-                names[each] = value.text
+                names[each] = value.text if each.value.dtype == "i64" else f"{value.text}.to(tl.int64)"
                 dims |= value.dims
         for each in _plain_atoms(index):
             dims |= self.dims.get(each, frozenset())
@@ -464,17 +466,6 @@ def _plain_atoms(index: Index) -> Iterator[Atom]:
                 part = getattr(factor, name, None)
                 if isinstance(part, Index):
                     yield from _plain_atoms(part)
-
-
-def _is_large(kernel: Kernel, variables: tuple[Variable, ...]) -> bool:
-    """Whether offsets in some tensor, or iteration numbers, may exceed 32 bits."""
-    buffers = {*kernel.read, *kernel.written}
-    extents = [product(each.shape) for each in buffers] + [product(each.extent for each in variables)]
-    spans = [
-        sum(((size - 1) * stride for size, stride in zip(each.shape, each.strides, strict=True)), constant(0))
-        for each in buffers
-    ]
-    return any(each.constant is None or each.constant > _LARGE for each in (*extents, *spans))
 
 
 def _stored_text(text: str, dtype: str) -> str:

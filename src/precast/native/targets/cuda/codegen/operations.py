@@ -76,7 +76,8 @@ def _text(operation: str, operands: Sequence[str], dtype: str) -> str:
     if operation == "sigmoid":
         return f"sigmoid_single({first})" if is_single else f"sigmoid({first})"
     if operation == "neg":
-        return f"-{first}"
+        # Triton subtracts from 0, which loses the sign of zero.
+        return f"{first} * -1.0" if is_float else f"-{first}"
     if operation == "abs":
         return first if dtype in ("u8", "bool") else f"tl.abs({first})"
     if operation in ("logical_not", "bitwise_not"):

@@ -20,6 +20,9 @@ WIDTH = 64
 """The number of adjacent iterations per program, where inner loops are strided in memory."""
 LONGEST_ROW = 16384
 """The longest row that a program holds in registers."""
+ROW_BLOCKS = (2048, 4096)
+"""Longer rows are processed in blocks: of so many elements up to `LONG_ROW`, then of so many."""
+LONG_ROW = 8192
 _ELEMENTS = 8
 """Elements of a block per thread."""
 
@@ -53,7 +56,7 @@ def choose_tiling(variables: tuple[Variable, ...], body: tuple[Statement, ...]) 
     if _runs_along_outer(variables, leaves):
         return _columns(count, longest)
     fits = all(length is not None and length <= LONGEST_ROW // _weight(body) for length in lengths)
-    return _rows(count, longest) if fits else Tiling(1, 2048 if longest <= 8192 else 4096, warps=8)
+    return _rows(count, longest) if fits else Tiling(1, ROW_BLOCKS[longest > LONG_ROW], warps=8)
 
 
 def leaf_loops(body: tuple[Statement, ...]) -> Iterator[Loop]:

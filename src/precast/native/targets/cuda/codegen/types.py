@@ -22,6 +22,9 @@ POINTER_TYPES = {
 def literal(value: float | int | bool, dtype: str) -> str:
     """A literal with exactly this value and type."""
     spelling = TRITON_TYPES[dtype]
+    if value == 0 and math.copysign(1, value) < 0:
+        # Triton takes any zero for a positive one.
+        return f"tl.full((), 0.0, {spelling}) * -1.0"
     if dtype == "bool":
         return f"tl.full((), {int(bool(value))}, tl.int1)"
     if dtype in ("f64", "f32"):

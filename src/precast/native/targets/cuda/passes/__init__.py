@@ -34,9 +34,14 @@ def images_channels_last(program: LoopProgram) -> LoopProgram:
     return channels_last(program, weights=True)
 
 
+def inline_for_gpus(program: LoopProgram) -> LoopProgram:
+    """Neither torch nor cuBLAS has views with negative strides."""
+    return inline_producers(program, reversed_views=False)
+
+
 PASSES: tuple[LoopPass, ...] = (
     images_channels_last,
-    inline_producers,
+    inline_for_gpus,
     remove_dead,
     scatter_onto,
     absorb_biases,

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from precast.artifact.dtypes import DTYPES
 from precast.native.loops.buffers import Buffer, View
-from precast.native.loops.index import Index, Variable, atom, constant, floor_divide
+from precast.native.loops.index import Index, Variable, atom, constant, floor_divide, product
 from precast.native.loops.program import (
     Kernel,
     LibraryCall,
@@ -36,37 +36,42 @@ SHORTEST = 512
 
 def align_rows(program: LoopProgram) -> LoopProgram:
     """Align the rows of large 16-bit float matrices."""
-    wanted = dict.fromkeys(buffer for step in program.steps for buffer in _unaligned(step))
+    wanted = dict.fromkeys(view.buffer for step in program.steps for view in _unaligned(step))
     if not wanted:
         return program
-    fixed = {*program.inputs, *program.outputs}
-    fixed |= {
-        buffer
-        for step in program.steps
-        if not isinstance(step, Kernel | LibraryCall) or (isinstance(step, LibraryCall) and step.routine != "matmul")
-        for buffer in (*read_by(step), *written_by(step))
-    }
+    fixed = {*program.inputs, *program.outputs, *_otherwise_used(program)}
     names = {buffer.name for step in program.steps for buffer in (*read_by(step), *written_by(step))}
     padded = {buffer: _padded(buffer, names) for buffer in wanted}
     steps: list[Step] = []
     known: set[Buffer] = set()
     for step in program.steps:
         if isinstance(step, LibraryCall):
-            copied = [buffer for buffer in read_by(step) if buffer in fixed and buffer in padded]
-            steps += [_copy(buffer, padded[buffer]) for buffer in copied if buffer not in known]
-            known |= set(copied)
-            steps.append(_with_rows(step, padded))
-            steps += [_copy(padded[each], each) for each in written_by(step) if each in fixed and each in padded]
+            call = _with_rows(step, padded, fixed)
+            copied = fixed.intersection(padded) & set(read_by(step)) - set(read_by(call)) - known
+            steps += [_copy(each, padded[each]) for each in read_by(step) if each in copied]
+            made = fixed.intersection(padded) & set(written_by(step)) - set(written_by(call))
+            steps += [call, *(_copy(padded[each], each) for each in written_by(step) if each in made)]
+            known = (known | copied) - set(written_by(step)) | made
         elif isinstance(step, Kernel):
             moved = {old: new for old, new in padded.items() if old not in fixed}
             steps.append(_with_places(step, moved))
+            known -= set(written_by(step))
         else:
             steps.append(step)
-        known -= set(written_by(step))
+            known -= set(written_by(step))
     return with_steps(program, steps)
 
 
-def _unaligned(step: Step) -> Iterator[Buffer]:
+def _otherwise_used(program: LoopProgram) -> Iterator[Buffer]:
+    """Buffers that other steps than loops and GEMMs use, or GEMMs by views that do not consist of rows."""
+    for step in program.steps:
+        if isinstance(step, LibraryCall) and step.routine == "matmul":
+            yield from (view.buffer for view in (*step.inputs, *step.outputs) if not _has_row_strides(view))
+        elif not isinstance(step, Kernel):
+            yield from (*read_by(step), *written_by(step))
+
+
+def _unaligned(step: Step) -> Iterator[View]:
     """Row-major matrices that a GEMM reads or writes, with unaligned rows."""
     if not isinstance(step, LibraryCall) or step.routine != "matmul":
         return
@@ -77,7 +82,7 @@ def _unaligned(step: Step) -> Iterator[Buffer]:
         length = (buffer.shape[-1].constant or 0) * DTYPES[buffer.dtype].item_size if buffer.shape else 0
         is_half = DTYPES[buffer.dtype].item_size == 2 and DTYPES[buffer.dtype].is_floating
         if is_large and is_half and length % ALIGNMENT and _is_rows(buffer) and _has_row_strides(view):
-            yield buffer
+            yield view
 
 
 def _is_rows(buffer: Buffer) -> bool:
@@ -85,12 +90,14 @@ def _is_rows(buffer: Buffer) -> bool:
 
 
 def _has_row_strides(view: View) -> bool:
-    """Whether all strides except one are multiples of the row length, which may then grow."""
-    row = view.buffer.shape[-1]
-    strides = [stride for size, stride in zip(view.shape, view.strides, strict=True) if size != constant(1)]
-    others = [stride for stride in strides if stride != constant(1)]
-    is_whole = view.offset == constant(0) and len(strides) - len(others) == 1
-    return is_whole and all(floor_divide(each, row) * row == each for each in others)
+    """Whether a view consists of rows, or parts of rows, so that these may grow."""
+    row = view.buffer.shape[-1].constant if view.buffer.shape else None
+    places = [each for each in zip(view.shape, view.strides, strict=True) if each[0] != constant(1)]
+    columns = [size.constant for size, stride in places if stride == constant(1)]
+    if row is None or len(columns) != 1 or columns[0] is None or not 1 < columns[0] <= row:
+        return False
+    others = [stride for _, stride in places if stride != constant(1)]
+    return view.offset == constant(0) and all(floor_divide(each, row) * row == each for each in others)
 
 
 def _padded(buffer: Buffer, names: set[str]) -> Buffer:
@@ -105,7 +112,7 @@ def _padded(buffer: Buffer, names: set[str]) -> Buffer:
     return Buffer(name, buffer.dtype, buffer.shape, tuple(_longer(each, row, longer) for each in buffer.strides))
 
 
-def _with_rows(call: LibraryCall, padded: dict[Buffer, Buffer]) -> LibraryCall:
+def _with_rows(call: LibraryCall, padded: dict[Buffer, Buffer], fixed: set[Buffer]) -> LibraryCall:
     def change(view: View) -> View:
         if view.buffer not in padded or not _has_row_strides(view):
             return view
@@ -113,8 +120,14 @@ def _with_rows(call: LibraryCall, padded: dict[Buffer, Buffer]) -> LibraryCall:
         strides = tuple(_longer(each, old, new.strides[-2]) for each in view.strides)
         return replace(view, buffer=new, strides=strides)
 
-    inputs, outputs = tuple(map(change, call.inputs)), tuple(map(change, call.outputs))
-    return call if (inputs, outputs) == (call.inputs, call.outputs) else replace(call, inputs=inputs, outputs=outputs)
+    def change_result(view: View) -> View:
+        # What else is in a buffer of the caller's layout must not be overwritten when it is copied there.
+        is_part = product(view.shape) != product(view.buffer.shape)
+        return view if view.buffer in fixed and is_part else change(view)
+
+    if call.routine != "matmul":
+        return call
+    return replace(call, inputs=tuple(map(change, call.inputs)), outputs=tuple(map(change_result, call.outputs)))
 
 
 def _longer(stride: Index, old: Index, new: Index) -> Index:
