@@ -144,6 +144,32 @@ def associative_scan_of_products(x):
     return associative_scan(lambda a, b: a * b + 0.5, x, dim=0, combine_mode="generic")
 
 
+# Images and attention of dynamic sizes.
+
+
+SIDES = {2: precast.Dim("height", max=64), 3: precast.Dim("width", max=64)}
+
+
+@case((_numbers(2, 3, 4, 6), _numbers(1, 1, 8, 9)), (_numbers(2, 3, 5, 4), _numbers(1, 1, 7, 8)),
+      dynamic_shapes=(SIDES, {2: precast.Dim("to_height", max=64), 3: precast.Dim("to_width", max=64)}))  # fmt: skip
+def resized_to_dynamic_sizes(x, y):
+    modes = ("nearest", "nearest-exact", "bilinear", "bicubic")
+    resize = torch.nn.functional.interpolate
+    return [resize(x, size=y.shape[-2:], mode=mode) for mode in modes] + [
+        resize(x, scale_factor=0.5),
+        resize(x, None, 3),
+    ]
+
+
+HEADS = {0: precast.Dim.AUTO, 2: precast.Dim.AUTO}
+
+
+@case((_numbers(2, 4, 5, 4), _numbers(2, 2, 5, 4)), (_numbers(1, 4, 9, 4), _numbers(1, 2, 9, 4)),
+      dynamic_shapes=(HEADS, HEADS))  # fmt: skip
+def attention_with_shared_heads(query, key):
+    return torch.nn.functional.scaled_dot_product_attention(query, key, key + 1, is_causal=True, enable_gqa=True)
+
+
 # Sizes that depend on data.
 
 
@@ -176,6 +202,18 @@ def unique_with_counts(x):
 @case((torch.tensor([3, 3, 1, 1, 1, 3]),))
 def unique_consecutive_values(x):
     return torch.unique_consecutive(x, return_counts=True)
+
+
+@case((torch.tensor([3, 3, 1, 1, 0]),), (torch.tensor([0, 0]),), dynamic_shapes=(ROWS,))
+def labels_without_repetitions(x):
+    labels = torch.unique_consecutive(x)
+    return labels[labels != 0]
+
+
+# Thresholds that are rounded otherwise in double precision.
+@case((torch.tensor([0.1, 0.2, 0.3, -1.0]),))
+def values_above_a_threshold(x):
+    return x[x > 0.1] * 2, x.masked_select(x == 0.2)
 
 
 @case((_numbers(8, 2), torch.tensor(3)), (_numbers(8, 2), torch.tensor(8)), (_numbers(8, 2), torch.tensor(0)))

@@ -7,10 +7,12 @@ import sys
 import numpy as np
 import pytest
 import torch
+from torch._higher_order_ops import while_loop
 from torch.utils import _pytree as pytree
 
 import precast
 import precast.runtime
+from precast.errors import CallMismatchError, InputValueError
 from tests.packaging.programs_with_walls import CASES
 
 SCRIPT = """
@@ -108,3 +110,36 @@ def test_numbers_that_depend_on_data_are_returned_without_native_code_too(path):
     model, call = precast.runtime.load(path, allow_native=False), CASES["counts_returned"].calls[0]
     _, twice, item = model["counts_returned"](*call)
     assert (twice, item) == (int((call[0][:, 0] > 0).sum()) * 2 + 1, 2)
+
+
+def test_bodies_of_loops_may_index_by_a_tensor(tmp_path):
+    def greedy(rows, last):
+        def body(number, state):
+            return number + 1, state + rows[number] * state.argmax()
+
+        return while_loop(lambda number, state: number < last, body, (torch.tensor(0), torch.zeros(3)))
+
+    rows = torch.arange(15.0).reshape(5, 3).sin()
+    path = precast.package(greedy, (rows, torch.tensor(2)), path=tmp_path / "loop.precast")
+    for last in (0, 2, 5):
+        state = torch.zeros(3)
+        for number in range(last):
+            state = state + rows[number] * state.argmax()
+        number, found = precast.runtime.load(path)(rows, torch.tensor(last))
+        assert number == last
+        torch.testing.assert_close(found, state)
+
+
+def test_integers_that_are_sizes_start_at_zero(tmp_path):
+    def scaled(x, n):
+        return x * n
+
+    path, automatic = tmp_path / "scaled.precast", (None, precast.Dim.AUTO)
+    x = torch.ones(2)
+    precast.package(scaled, (x, 3), path=path, dynamic_shapes=automatic)
+    model = precast.runtime.load(path)
+    assert model(x, 7).tolist() == [7, 7]
+    with pytest.raises(CallMismatchError, match="n is -2, outside of n in 0"):
+        model(x, -2)
+    with pytest.raises(InputValueError, match="passes the integer -2"):
+        precast.package(scaled, (x, -2), path=path, dynamic_shapes=automatic)

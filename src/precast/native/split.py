@@ -282,7 +282,7 @@ def may_be_native(node: fx.Node, device: str, *, finds_sizes: bool = False) -> b
     if node.target is run_with_rng_state:
         return is_drawn_natively(node)
     if isinstance(node.target, HigherOrderOperator):
-        return _runs_native_parts(node, device)
+        return _runs_native_parts(node, device, finds_sizes=finds_sizes)
     is_check = node.target is torch.ops.aten._assert_async.msg
     if is_check or (finds_sizes and node.target is torch.ops.aten._linalg_check_errors.default):
         return _may_be_argument(node.args[0], device)
@@ -315,7 +315,7 @@ def _finds_sizes(node: fx.Node) -> bool:
     return is_whole and makes_sizes(node) and rule_for(node.target) is not None
 
 
-def _runs_native_parts(node: fx.Node, device: str) -> bool:
+def _runs_native_parts(node: fx.Node, device: str, *, finds_sizes: bool) -> bool:
     """Whether a control-flow operator, and everything in its subgraphs, can be native."""
     leaves = pytree.tree_leaves((node.args, node.kwargs))
     subgraphs = {each: subgraph_of(each) for each in leaves if isinstance(each, fx.Node)}
@@ -324,13 +324,13 @@ def _runs_native_parts(node: fx.Node, device: str) -> bool:
     return (
         is_held
         and rule_for(node.target) is not None
-        and all(_is_native(each, device) for each in subgraphs.values() if each is not None)
+        and all(_is_native(each, device, finds_sizes) for each in subgraphs.values() if each is not None)
     )
 
 
-def _is_native(module: fx.GraphModule, device: str) -> bool:
+def _is_native(module: fx.GraphModule, device: str, finds_sizes: bool) -> bool:
     return all(
-        (may_be_native(node, device) and not is_random(node)) or is_size(node)
+        (may_be_native(node, device, finds_sizes=finds_sizes) and not is_random(node)) or is_size(node)
         for node in module.graph.nodes
         if node.op == "call_function"
     ) and all(isinstance(each, fx.Node | None) for each in pytree.tree_leaves(module.graph.output_node().args))

@@ -33,6 +33,8 @@ _NOT_ASKED = frozenset({Fact.VIEW, Fact.EFFECTFUL, Fact.CREATION, Fact.WORKSPACE
 _TAKES_NOTHING = frozenset({"aten::convolution", "aten::cat"})
 # They use numbers in their operands as indices without checking them.
 _TRUSTING = frozenset({"aten::linalg_lu_solve", "aten::linalg_ldl_solve"})
+# They divide by sizes: without elements, the process dies.
+_DIVIDING = frozenset({"aten::_scaled_dot_product_flash_attention_for_cpu"})
 # Operands that are indices into others, and operands that are masks.
 _PLACES = frozenset({"index", "indices", "target", "targets", "offsets", "lengths", "sorter", "repeats"})
 _MASKS = frozenset({"mask", "condition"})
@@ -166,6 +168,8 @@ def _can_be_asked(call: _Call) -> bool:
     """
     operands = call.operands()
     if not operands or any(operand.device != "cpu" for operand in operands):
+        return False
+    if op_name(call.op) in _DIVIDING and any(0 in operand.shape for operand in operands):
         return False
     if not _is_gradient(call.op):
         return True

@@ -30,7 +30,7 @@ from precast.graph.signature import ConstantArgument, InputKind, OutputKind
 from precast.graph.sizes import SymbolicSizes
 from precast.graph.tensor_spec import as_size, dtype_name
 from precast.native.describe import Entry
-from precast.packaging.traced_program import STATE_UPDATES, TracedProgram
+from precast.packaging.traced_program import STATE_UPDATES, TracedProgram, packaged_range
 from precast.trace.capture.prepare import unique_names
 
 
@@ -57,7 +57,9 @@ def call_to_json(
             for _, spec, output in results
             if spec.kind is OutputKind.USER_INPUT_MUTATION and output is not None
         ],
-        "symbols": [symbol_to_json(symbol) for symbol in program.sizes.symbols],
+        "symbols": [
+            {**symbol_to_json(symbol), "range": list(packaged_range(symbol))} for symbol in program.sizes.symbols
+        ],
         "guards": guards if checks_sizes else [],
     }
 

@@ -39,7 +39,7 @@ from precast.native.rules.sizes_from_data import NO_BOUND
 from precast.native.sizes import size_readers
 from precast.native.split import Segment, is_size, may_be_native, split_graph
 from precast.native.targets import Target, target_for, target_named
-from precast.packaging.traced_program import TracedProgram, is_found_number
+from precast.packaging.traced_program import TracedProgram, is_found_number, packaged_range
 
 _RELATIONS = {
     sympy.Eq: "==", sympy.Ne: "!=", sympy.StrictLessThan: "<", sympy.LessThan: "<=", sympy.StrictGreaterThan: ">",
@@ -129,7 +129,7 @@ def native_program(
         if isinstance(buffer, Buffer) and f"result {number}" in complex_names
     }  # fmt: skip
     updates, outputs = _numbered_outputs(module.graph, lowered.program, targets)
-    ranges = {str(s.symbol.name): (s.range.lower, s.range.upper) for s in program.sizes.symbols}
+    ranges = {str(each.symbol.name): packaged_range(each) for each in program.sizes.symbols}
     weights = {node.name: name for node, name in state.items()}
     sizes = _sizes_after_lowering(program, name)
     conditions = tuple(size_conditions(sizes, [source.symbol for source in lowered.program.sizes]))

@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import HigherOrderOperator
 from torch.utils import _pytree as pytree
 
 from precast.artifact.schema import Json
 from precast.artifact.weights import Weight
-from precast.errors import InputTypeError
+from precast.errors import InputTypeError, InputValueError
 from precast.export.program import ExportedProgram
 from precast.export.serialize.tensors import weight_of
 from precast.graph.opened_objects import opened
 from precast.graph.signature import ConstantArgument, InputKind
-from precast.trace.retrace import REGIONS
 
 EAGER_ERRORS, ROUNDINGS = 8, 32
 _WIDENED = {
@@ -63,6 +63,12 @@ def entry_samples(
                 key = f"{name}/{number}/input/{position}"
                 tensors[key] = as_weight(leaf)
                 inputs.append(key)
+            elif leaf < 0:
+                raise InputValueError(
+                    f"A call of {name!r} to sample passes the integer {leaf}, which is a dynamic size of the program.",
+                    why="native code in packages computes with sizes from 0 on",
+                    fix="Pass a tensor, or leave the integer out of dynamic_shapes.",
+                )
             else:
                 inputs.append(leaf)
         expected: list[Json] = []
@@ -84,8 +90,12 @@ def _expected(
 ) -> list[tuple[torch.Tensor, float]]:
     """The expected value of each output of the entry, and its tolerance."""
     numbers = [number for number, output in enumerate(outputs) if output is not None]
-    eager, exact = (_run(exported, leaves, in_double=in_double) for in_double in (False, True))
-    return [_with_tolerance(eager[number], exact[number]) for number in numbers]
+    module, inputs = exported.program.module, _inputs(exported, leaves)
+    with torch.no_grad():
+        eager = _InEager(module)
+        narrow = eager.run(*inputs)
+        exact = _InDouble(module, eager.decisions).run(*inputs)
+    return [_with_tolerance(narrow[number], exact[number]) for number in numbers]
 
 
 def _with_tolerance(eager: torch.Tensor | int, exact: torch.Tensor) -> tuple[torch.Tensor, float]:
@@ -106,26 +116,47 @@ def _with_tolerance(eager: torch.Tensor | int, exact: torch.Tensor) -> tuple[tor
     return expected, EAGER_ERRORS * float(errors.max()) + ROUNDINGS * rounding
 
 
-def _run(exported: ExportedProgram, leaves: Sequence[Any], *, in_double: bool) -> list[Any]:
-    """The flat results. A functional graph does not change the state and the arguments."""
-    program = exported.program
-    remaining = iter(leaves)
-    inputs = [
+def _inputs(exported: ExportedProgram, leaves: Sequence[Any]) -> list[Any]:
+    """The arguments of the graph. A functional graph does not change the state and the arguments."""
+    program, remaining = exported.program, iter(leaves)
+    return [
         next(remaining) if spec.kind is InputKind.USER_INPUT else program.state[str(spec.target)]
         for spec in program.signature.inputs
     ]
-    interpreter = _InDouble(program.module) if in_double else fx.Interpreter(program.module)
-    with torch.no_grad():
-        return list(interpreter.run(*inputs))
+
+
+class _InEager(fx.Interpreter):
+    """Runs a graph as it is, and keeps integers and booleans: masks, places and data-dependent sizes."""
+
+    def __init__(self, module: fx.GraphModule):
+        super().__init__(module)
+        self.decisions: dict[fx.Node, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        is_exact = isinstance(result, torch.Tensor) and not (result.is_floating_point() or result.is_complex())
+        if n.op == "call_function" and (is_exact or isinstance(result, int)):
+            self.decisions[n] = result
+        return result
 
 
 class _InDouble(fx.Interpreter):
-    """Runs a graph in double precision, even where it requests a narrower type."""
+    """Runs a graph in double precision, even where it requests a narrower type, with the decisions of eager mode.
+
+    A comparison with 0.1, say, is decided otherwise in double precision, and results may then have other sizes.
+    """
+
+    def __init__(self, module: fx.GraphModule, decisions: Mapping[fx.Node, Any]):
+        super().__init__(module)
+        self._decisions = decisions
+
+    def run_node(self, n: fx.Node) -> Any:
+        return self._decisions[n] if n in self._decisions else super().run_node(n)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         args, kwargs = pytree.tree_map(_widened, (args, kwargs))
-        if target in REGIONS:
-            args = tuple(_InDouble(each).run if isinstance(each, fx.GraphModule) else each for each in args)
+        if isinstance(target, HigherOrderOperator):
+            args = tuple(_InDouble(each, {}).run if isinstance(each, fx.GraphModule) else each for each in args)
         return pytree.tree_map(_widened, super().call_function(target, args, kwargs))
 
 

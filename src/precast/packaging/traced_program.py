@@ -22,6 +22,7 @@ from precast.export.sizes import fake_mode_of
 from precast.graph.nodes import constant_sources_of, placeholders_of, results_of, subgraph_of, value_of
 from precast.graph.program import Program
 from precast.graph.signature import InputKind, InputSpec, OutputKind
+from precast.graph.sizes import SizeSymbol
 from precast.native.decompositions.table import standalone_decompositions
 from precast.native.graph_passes.checks_without_tokens import checks_without_tokens
 from precast.native.graph_passes.complex_pairs import complex_as_pairs
@@ -42,6 +43,16 @@ def is_found_number(result: object) -> bool:
     """Whether a result is a data-dependent integer."""
     value = value_of(result) if isinstance(result, fx.Node) else result
     return isinstance(value, torch.SymInt) and bool(free_unbacked_symbols(value))
+
+
+MAX_SIZE = 2**62
+"""Files state no upper bound above it, since no tensor is as large."""
+
+
+def packaged_range(symbol: SizeSymbol) -> tuple[int, int | None]:
+    """The sizes, or integer arguments, that a package accepts; native code computes with numbers from 0 on."""
+    upper = symbol.range.upper
+    return max(symbol.range.lower, 0), None if upper is None or upper > MAX_SIZE else upper
 
 
 @dataclass(frozen=True)

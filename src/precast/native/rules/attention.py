@@ -13,6 +13,7 @@ from ctypes import c_float
 import torch
 
 from precast.native.loops.buffers import Buffer
+from precast.native.loops.index import floor_divide
 from precast.native.loops.scalars import Constant, IndexValue, Load, Scalar, apply, as_scalar, cast
 from precast.native.rules.builder import Builder, Indices, Result, broadcast_indices, element, math_dtype
 from precast.native.rules.conditions import compare
@@ -98,11 +99,24 @@ def _is_known(query: Buffer, key: Buffer, dropout: float) -> bool:
     return not dropout and query.shape[:2] == key.shape[:2]
 
 
+def _of_each_head(builder: Builder, query: Buffer, matrix: Buffer) -> Buffer:
+    """Keys or values of every head of the query: groups of heads may share them."""
+    heads, shared = query.shape[1].constant, matrix.shape[1].constant
+    if heads == shared or heads is None or not shared or heads % shared:
+        return matrix
+    group, shape = heads // shared, (matrix.shape[0], query.shape[1], *matrix.shape[2:])
+    with builder.part("shared"):
+        return builder.define(
+            lambda at: Load(matrix, (at[0], floor_divide(at[1], group), *at[2:])), Result(matrix.dtype, shape)
+        )
+
+
 @lowering(aten._scaled_dot_product_flash_attention_for_cpu.default)
 def attention(
     builder: Builder, query: Buffer, key: Buffer, value: Buffer, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: Buffer | None = None, scale: float | None = None,
 ) -> Lowered:  # fmt: skip
+    key, value = (_of_each_head(builder, query, each) for each in (key, value))
     if not _is_known(query, key, dropout_p):
         return DECLINED
     if builder.has_routine("attention") and _has_routine(query, key, value):

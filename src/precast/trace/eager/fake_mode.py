@@ -22,6 +22,7 @@ from precast.trace.eager.empty_operands import empty_answer
 from precast.trace.eager.fake_rules import CertainAnswers, fake_lstsq, with_masks_of_eager
 from precast.trace.eager.layouts import with_layout_of_eager
 from precast.trace.eager.operand_types import checking_dispatch
+from precast.trace.eager.resampling import whole_resampling
 from precast.trace.storages import refuse_operators_on_storages
 
 _aten = torch.ops.aten
@@ -105,7 +106,13 @@ def _cropped(source: torch.Tensor, pad: Sequence[int]) -> torch.Tensor:
 
 def dispatch_for(inputs: Sequence[Any]) -> AbstractContextManager[None]:
     """For symbolic sizes, use Python kernels of operators where they exist: C++ kernels need concrete numbers."""
-    return python_kernels() if _has_symbolic_sizes(inputs) else nullcontext()
+    return _kernels_for_symbolic_sizes() if _has_symbolic_sizes(inputs) else nullcontext()
+
+
+@contextmanager
+def _kernels_for_symbolic_sizes() -> Iterator[None]:
+    with python_kernels(), whole_resampling():
+        yield
 
 
 def _has_symbolic_sizes(args: Any) -> bool:
