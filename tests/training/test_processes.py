@@ -118,7 +118,7 @@ def killed_and_continued(folder, seed):
     draw = random.Random(seed)
     rank, number = draw.randrange(4), draw.randrange(2, STEPS)
     shard = draw.choice(["none", "optimizer", "parameters"])
-    codes, told = run(folder, 4, shard=shard, checkpoint_every=2, killed=[rank, number], timeout=30)
+    codes, told = run(folder, 4, shard=shard, checkpoint_every=2, killed=[rank, number], timeout=200)
     assert codes[rank] == -9
     for other in set(range(4)) - {rank}:
         assert codes[other] == 7, told

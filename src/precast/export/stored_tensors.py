@@ -20,7 +20,7 @@ from precast.errors import PrecastError
 from precast.export.unlift import MUTATIONS
 from precast.graph.opened_objects import opened
 from precast.graph.program import Program
-from precast.graph.signature import InputKind, OutputKind
+from precast.graph.signature import InputKind, OutputKind, TensorArgument
 from precast.ops.facts import is_random
 from precast.trace.functionalize import functionalize
 from precast.trace.retrace import remove_dead_nodes
@@ -30,11 +30,12 @@ Record = Callable[[torch.nn.Module], Program]
 
 
 def without_stored_tensors(
-    record: Record, mod: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    record: Record, mod: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], *, forgets_calls: bool = False
 ) -> Program | None:
     """The program of ``mod(*args, **kwargs)`` without the tensors it stores, if no later call depends on them.
 
-    ``record`` captures a module that returns a pair with those tensors.
+    ``record`` captures a module that returns a pair with those tensors. With ``forgets_calls``, they may be results of
+    the call itself, which nobody will look for.
     """
     leaves = [leaf for leaf in pytree.tree_leaves(opened((tuple(args), dict(kwargs)))) if _is_tensor(leaf)]
     if any(torch._subclasses.fake_tensor.is_fake(leaf) or type(leaf) is not torch.Tensor for leaf in leaves):
@@ -47,7 +48,8 @@ def without_stored_tensors(
         return None
     examples = {id(leaf): number for number, leaf in enumerate(pytree.tree_leaves(opened(first)))}
     results = _Results(examples)
-    return _one_result(once) if results.are_of_two_calls(functionalize(once), functionalize(twice)) else None
+    is_same = results.are_of_two_calls(functionalize(once), functionalize(twice), forgets_calls=forgets_calls)
+    return without_stored_outputs(once) if is_same else None
 
 
 def _is_tensor(value: object) -> bool:
@@ -83,13 +85,14 @@ class _Results:
     of_calls: set[Value] = field(default_factory=set)
     """The names of values that depend on arguments or random numbers."""
 
-    def are_of_two_calls(self, once: Program, twice: Program) -> bool:
+    def are_of_two_calls(self, once: Program, twice: Program, *, forgets_calls: bool) -> bool:
         """Whether ``twice`` computes what ``once`` does after another call of it, and stores nothing of one call."""
         kept = {id(tensor) for tensor in twice.state.values()}
         state = {id(tensor): self.name("state", id(tensor)) for tensor in once.state.values() if id(tensor) in kept}
         before, draws = self.run(once, state, "first", 0)
         leaks = once.signature.outputs_of(OutputKind.USER_OUTPUT)[_own_count(once) :]
-        if any(before[spec.arg.name] in self.of_calls for spec in leaks if spec.arg.name in before):
+        tensors = [spec.arg.name for spec in leaks if isinstance(spec.arg, TensorArgument)]
+        if not forgets_calls and any(before[name] in self.of_calls for name in tensors if name in before):
             return False
         updated = {id(once.state[str(name)]): value for name, value in self.mutated(once, before).items()}
         if any(spec.kind is OutputKind.USER_INPUT_MUTATION for spec in once.signature.outputs):
@@ -151,7 +154,7 @@ def _own_count(program: Program) -> int:
     return program.signature.out_tree.children()[0].num_leaves
 
 
-def _one_result(program: Program) -> Program:
+def without_stored_outputs(program: Program) -> Program:
     """The program without the outputs that it stores."""
     own, signature, graph = _own_count(program), program.signature, program.copy_graph()
     (results,) = graph.output_node().args

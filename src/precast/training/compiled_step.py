@@ -25,18 +25,22 @@ from precast.native.random import SEED_NAME, draw_from_streams, seed_as_input
 from precast.native.targets import target_for
 from precast.options import Options
 from precast.packaging.traced_program import retraced
+from precast.trace.state.stored import Stored
 from precast.training.schedule import schedule_collectives
 
 KIND = "train_step"
 
 
 class CompiledStep:
-    """A compiled program, called with the state in the order of ``state_names``, and with a batch."""
+    """A compiled program, called with the state in the order of ``state_names``, and with a batch.
 
-    def __init__(self, exported: ExportedProgram, compilers: CompilersInUse) -> None:
+    It returns a pair with the traced values that are ``stored`` in Python's state.
+    """
+
+    def __init__(self, exported: ExportedProgram, stored: Stored, compilers: CompilersInUse) -> None:
         program, facts = exported.program, exported.program.boundary
         assert facts is not None, "captured steps are functional"
-        self.exported = exported
+        self.exported, self._stored = exported, stored
         self.state_names = [
             str(spec.target) for spec in program.signature.inputs if spec.kind is not InputKind.USER_INPUT
         ]
@@ -67,13 +71,18 @@ class CompiledStep:
         return sum(int(entry.plan.arena_size.constant or 0) for entry in entries)
 
     def run(self, state: Sequence[torch.Tensor], leaves: Sequence[Any], seed: torch.Tensor) -> Any:
-        """Run one step; one that draws random numbers takes them from the seed, and increments it."""
+        """Run one step; one that draws random numbers takes them from the seed, and increments it.
+
+        What the program leaves in Python's state is left there, too.
+        """
         values = [*state, *leaves, *([seed] if self.draws else [])]
         with torch.no_grad():
             results = self._call(values)
             if self.draws:
                 seed.add_(1)
-        return pytree.tree_unflatten(results, self._out_tree)
+        result, stored = pytree.tree_unflatten(results, self._out_tree)
+        self._stored.put(stored)
+        return result
 
 
 def _seeded(module: fx.GraphModule) -> fx.GraphModule:

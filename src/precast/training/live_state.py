@@ -48,7 +48,8 @@ class ModelStructure:
 class LiveState:
     """The tensors of a captured step, read at each call, since the optimizer may have replaced them.
 
-    ``names`` are those of the program; ``captured`` are the tensors that it was captured with.
+    ``names`` are those of the program; ``captured`` are the tensors that it was captured with, ``places`` those where
+    other tensors are found in Python's state, by their identity.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class LiveState:
         names: Sequence[str],
         captured: Mapping[str, torch.Tensor],
         numbers: Mapping[Number, torch.Tensor],
+        places: Mapping[int, Sequence[Place]],
     ) -> None:
         self._optimizer = optimizer
         self._numbers = dict(numbers)
@@ -86,6 +88,9 @@ class LiveState:
             (name, in_model.get(id(tensor)) or in_groups.get(id(tensor)), in_optimizer.get(id(tensor)))
             for name, tensor in zip(names, tensors, strict=True)
         ]
+        self._elsewhere = {
+            name: places[id(tensor)][0] for name, tensor in self._fixed.items() if places.get(id(tensor))
+        }
         self._kinds = list(map(_KIND, tensors))
         self._parameters = list(optimizer.state)
         self._readings = self._placed()
@@ -121,4 +126,4 @@ class LiveState:
         if state is not None:
             parameter, key = state
             return Place(name, self._optimizer.state.get(parameter) or {}, key)
-        return Place(name, self._fixed, name)
+        return self._elsewhere.get(name) or Place(name, self._fixed, name)

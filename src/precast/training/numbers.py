@@ -60,6 +60,11 @@ class GroupNumber(Number):
     def path(self) -> str:  # type: ignore[override]
         return f"groups.{self.group}.{self.name}" + ("" if self.item is None else f".{self.item}")
 
+    def setting(self, optimizer: Optimizer) -> tuple[dict[str, Any], str, Any]:
+        """The group, the name, and what is there now: this number, or several of which it is an item."""
+        group = optimizer.param_groups[self.group]
+        return group, self.name, group[self.name]
+
     def read(self, optimizer: Optimizer) -> Any:
         value = optimizer.param_groups[self.group][self.name]
         return value if self.item is None else value[self.item]

@@ -1,7 +1,8 @@
 """Detects what a step writes to Python's state, where the next step would read it.
 
-Before: ``self.calls += 1`` in a forward, or ``if not self.ready: …; self.ready = True``
-After:  the first is refused, with its location; for the second, the first step runs in eager, later ones are compiled
+Before: ``self.attention = weights``, ``if not self.ready: …; self.ready = True`` or ``self.calls += 1`` in a forward
+After:  the first is written after each step; of the second, the first step runs in eager, later ones are compiled; the
+        third is refused, with its location
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from precast.autograd.guards.state import StateGuards
 from precast.errors import StateMutationError
 from precast.export.program import ExportedProgram
 from precast.trace.executed_code import ExecutedCode
-from precast.trace.state.snapshot import StateSnapshot, Write
+from precast.trace.state.reachable import ReachableState
+from precast.trace.state.snapshot import StateSnapshot
+from precast.trace.state.stored import Stored, is_traced
 
 _UNKNOWN = object()
 """Represents a data-dependent number (an unbacked symbol)."""
@@ -26,69 +28,94 @@ _UNKNOWN = object()
 
 @dataclass(frozen=True)
 class Recorded:
-    """A captured step, its guards on Python's state, and its writes to that state."""
+    """A captured step, Python's state that it reaches, guards on that, and what it leaves there."""
 
     exported: ExportedProgram
+    state: ReachableState
     guards: StateGuards
     attributes: Callable[[], tuple[Any, ...]]
     """Returns the current attributes of the optimizer."""
-    writes: Sequence[Write]
+    stored: Stored
     executed: ExecutedCode
 
     def reads_the_same(self, attributes: tuple[Any, ...]) -> bool:
         """Whether everything that it reads is unchanged, given that the optimizer's attributes were these."""
         return self.guards.hold() and self.attributes() == attributes
 
+    def reads_any(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether one of these tensors is state of the program."""
+        known = set(map(id, tensors))
+        return any(id(tensor) in known for tensor in self.exported.program.state.values())
 
-def is_settled(step: Recorded, root: Callable[..., Any], capture_again: Callable[[], Recorded]) -> bool:
-    """Whether all later steps equal this one; if not, those after the next do, or the step is refused.
+    def equals(self, other: Recorded) -> bool:
+        """Whether both do the same in each step."""
+        return _values(self.stored) == _values(other.stored) and _text(self) == _text(other)
 
-    The step's writes are applied temporarily to the state that ``root`` reaches. If that changes what the step reads,
-    it is captured again from there.
+
+def settled_guards(
+    step: Recorded, root: Callable[..., Any], capture_again: Callable[[], Recorded]
+) -> tuple[StateGuards, ...] | None:
+    """The guards of a step that all later ones equal; None if later ones equal the second, or the step is refused.
+
+    What the step leaves is put temporarily into the state that ``root`` reaches. If that may change what the step
+    reads, it is captured again from there. Some of the guards hold before the first step, and some after it.
     """
-    if not step.writes:
-        return True
+    if not step.stored:
+        return (step.guards,)
     attributes = step.attributes()
-    with _written(step, root):
-        if step.reads_the_same(attributes):
-            return True
-        if _has_unknown(step):
-            raise _counting_error(step)
-        second = capture_again()
-        if _values(second) == _values(step) and _text(second) == _text(step):
-            return True
+    with _written(step, root) as tensors:
+        if not tensors and step.reads_the_same(attributes):
+            return (step.guards,)
+        second = _captured_again(step, capture_again)
+        if second.equals(step) and not second.reads_any(tensors):
+            return step.guards, second.guards
         attributes = second.attributes()
-        with _written(second, root):
-            if not second.reads_the_same(attributes):
+        with _written(second, root) as others:
+            if not others and second.reads_the_same(attributes):
+                return None
+            third = _captured_again(second, capture_again)
+            if not others or third.reads_any(others) or not third.equals(second):
                 raise _counting_error(second)
-    return False
+    return None
+
+
+def _captured_again(step: Recorded, capture_again: Callable[[], Recorded]) -> Recorded:
+    if any(_known(leaf) is _UNKNOWN for leaf in step.stored.leaves):
+        raise _counting_error(step)
+    return capture_again()
 
 
 @contextmanager
-def _written(step: Recorded, root: Callable[..., Any]) -> Iterator[None]:
-    """While active, Python's state is as the step leaves it."""
+def _written(step: Recorded, root: Callable[..., Any]) -> Iterator[list[torch.Tensor]]:
+    """While active, Python's state is as the step leaves it; yields stand-ins for tensors that it computes."""
     snapshot = StateSnapshot(root, step.executed)
+    values = list(map(_known, step.stored.traced))
     try:
-        for write in step.writes:
-            write.put(write.locate(), pytree.tree_map(_known, list(write.values)))
-        yield
+        step.stored.put(values)
+        yield [value for value in values if isinstance(value, torch.Tensor)]
     finally:
         snapshot.restore()
 
 
 def _known(value: Any) -> Any:
-    """A traced value as a step would write it."""
+    """A traced value as a step would write it; for tensors, one of that kind."""
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return value.node.hint if value.node.has_hint() else _UNKNOWN
+    if isinstance(value, torch.Tensor) and is_traced(value):
+        sizes = [_known(size) for size in value.shape]
+        return torch.zeros([2 if size is _UNKNOWN else size for size in sizes], dtype=value.dtype, device=value.device)
     return value
 
 
-def _values(step: Recorded) -> list[Any]:
-    return [(write.path, pytree.tree_map(_known, list(write.values))) for write in step.writes]
-
-
-def _has_unknown(step: Recorded) -> bool:
-    return any(leaf is _UNKNOWN for leaf in pytree.tree_leaves(_values(step)))
+def _values(stored: Stored) -> list[Any]:
+    """What is stored where, to be compared: of tensors, their kind."""
+    leaves = [
+        (leaf.dtype, tuple(map(_known, leaf.shape))) if isinstance(leaf, torch.Tensor) and is_traced(leaf)
+        else id(leaf) if isinstance(leaf, torch.Tensor) else _known(leaf)
+        for leaf in stored.leaves
+    ]  # fmt: skip
+    writes = [(write.path, write.added_to is None, [key for _, key in write.homes]) for write in stored.writes.writes]
+    return [writes, stored.writes.tree, leaves]
 
 
 def _text(step: Recorded) -> tuple[str, list[str]]:
@@ -98,7 +125,7 @@ def _text(step: Recorded) -> tuple[str, list[str]]:
 def _counting_error(step: Recorded) -> StateMutationError:
     return StateMutationError(
         "Each step leaves something else in Python's state, which the next one reads.",
-        at="; ".join(step.guards.changes()),
+        at="; ".join(step.guards.changes()) or "; ".join(step.stored.paths),
         why="a program holds the values that were there when it was captured",
         fix="Keep it in a buffer, and update that with add_() or copy_(); or change it between the steps.",
     )

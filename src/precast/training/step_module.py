@@ -16,7 +16,8 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from precast.errors import InputTypeError, InputValueError
-from precast.training.numbers import NOTHING_COUNTED, Counted, Number, optimizers_numbers, state_numbers
+from precast.training.dense_embeddings import dense_embeddings
+from precast.training.numbers import NOTHING_COUNTED, Counted, GroupNumber, Number, optimizers_numbers, state_numbers
 from precast.training.placement import ONE_PROCESS, Gradients, Placement
 from precast.training.rebound_state import rebound_in_place
 from precast.training.skipping import are_finite
@@ -122,7 +123,11 @@ class StepModule(torch.nn.Module):
         results = []
         for part in _micro_batches(batch, count):
             with torch.enable_grad():
-                with placement.saving(trained, whole), _exchanged(self.model, placement.replaced(whole)):
+                with (
+                    placement.saving(trained, whole),
+                    _exchanged(self.model, placement.replaced(whole)),
+                    dense_embeddings(),
+                ):
                     loss, auxiliary = _loss_of(loss_fn(self.model, part))
                 scaled = loss if count == 1 else loss / count
                 found = torch.autograd.grad(scaled, whole, self._tangent(loss), allow_unused=True)
@@ -153,6 +158,10 @@ class StepModule(torch.nn.Module):
     def _numbers_of_state(self, optimizer: Optimizer) -> Iterator[None]:
         """While active, groups hold the values of the state: symbols, during a trace."""
         before = [number.read(optimizer) for number in self.numbers]
+        # The same objects are put back: what is merely equal would count as written by the step.
+        settings = [
+            each.setting(optimizer) for each in self.numbers if isinstance(each, GroupNumber) and not each.counts
+        ]
         for number, known in zip(self.numbers, before, strict=True):
             value = self.optimizer.get_buffer(number.path).item()
             if not number.counts and number.name != "lr":
@@ -166,8 +175,10 @@ class StepModule(torch.nn.Module):
                     self._keep(number, number.read(optimizer))
         finally:
             for number, value in zip(self.numbers, before, strict=True):
-                if not number.counts or isinstance(number.read(optimizer), torch.SymFloat):
+                if number.counts and isinstance(number.read(optimizer), torch.SymFloat):
                     number.write(optimizer, value)
+            for group, name, value in settings:
+                group[name] = value
 
     def _keep(self, number: Number, value: Any) -> None:
         """Store a counter's new value."""

@@ -29,8 +29,8 @@ from precast.options import Options, as_options
 from precast.trace.executed_code import noted_code
 from precast.trace.state.reachable import reachable_state
 from precast.trace.state.reads import Reads
-from precast.trace.state.snapshot import Write
-from precast.training.capture import capture_step, evaluating, gradients_set_aside, run_on_fakes
+from precast.trace.state.stored import Stored
+from precast.training.capture import capture_evaluation, capture_step, evaluating, gradients_set_aside, run_on_fakes
 from precast.training.checkpoints import Rank, read_checkpoint, write_checkpoint
 from precast.training.checks import check_arguments, check_budget, refuse_impure
 from precast.training.compiled_step import CompiledStep
@@ -40,7 +40,7 @@ from precast.training.numbers import GroupNumber, own_state
 from precast.training.optimizer_guards import attributes_key, check_hooks, reads_of_optimizer
 from precast.training.placement import ONE_PROCESS, Placement, ShardedOptimizer, ShardedParameters
 from precast.training.processes import placement_of, reporting_missing
-from precast.training.python_state import Recorded, is_settled
+from precast.training.python_state import Recorded, settled_guards
 from precast.training.saving import save_step
 from precast.training.shared_code import compiled_once
 from precast.training.step_module import (
@@ -130,11 +130,12 @@ class _Variant:
 
     step: CompiledStep
     state: LiveState
-    guards: StateGuards
+    guards: tuple[StateGuards, ...]
+    """One of them holds: those before a step's writes to Python's state, or those after."""
 
     def fitting_state(self) -> list[torch.Tensor] | None:
         """The current state; None if something differs from what the step assumes."""
-        return self.state.read() if self.guards.hold() else None
+        return self.state.read() if any(each.hold() for each in self.guards) else None
 
 
 class TrainStep:
@@ -290,7 +291,7 @@ class TrainStep:
             # A file is run by one process.
             return self._program(self._module(replace(self._settings, placement=ONE_PROCESS)), self._example)
         with evaluating(self.model):
-            return capture_step(EvalModule(self.model, self._loss_fn), self._example, self._dynamic_shapes)
+            return capture_evaluation(EvalModule(self.model, self._loss_fn), self._example, self._dynamic_shapes)
 
     def _module(self, settings: StepSettings | None = None) -> StepModule:
         return StepModule(self.model, self._loss_fn, self.optimizer, settings or self._settings, self._skipped)
@@ -325,7 +326,7 @@ class TrainStep:
         if not self._add_state():
             return None
         if sum(map(len, self._variants.values())) == _MANY:
-            change = next(known[-1].guards.changes(), "the optimizer's state") if known else _OTHER_BATCH
+            change = next(known[-1].guards[-1].changes(), "the optimizer's state") if known else _OTHER_BATCH
             warn_at_users_line(f"This training step was compiled {_MANY} times; now: {change}.")
         self._compilations += 1
         with compiled_once(self._group, open_store(self._options), self._compilations):
@@ -354,12 +355,14 @@ class TrainStep:
                 self.optimizer.state.pop(parameter, None)
             module, step = self._recorded(batch)
         everything = self._root(optimizer=self.optimizer)
-        if not is_settled(step, everything, lambda: self._recorded(batch)[1]):
+        guards = settled_guards(step, everything, lambda: self._recorded(batch)[1])
+        if guards is None:
             return None
-        compiled = CompiledStep(step.exported, self._compilers)
+        compiled = CompiledStep(step.exported, step.stored, self._compilers)
         numbers = {number: module.optimizer.get_buffer(number.path) for number in module.numbers}
-        state = LiveState(self.model, self.optimizer, compiled.state_names, step.exported.program.state, numbers)
-        return _Variant(compiled, state, step.guards)
+        captured, places = program.state, step.state.tensors
+        state = LiveState(self.model, self.optimizer, compiled.state_names, captured, numbers, places)
+        return _Variant(compiled, state, guards)
 
     def _root(self, **more: Any) -> Callable[..., Any]:
         """A callable from which everything in Python's state that a step reads is reached, under names for errors."""
@@ -369,15 +372,17 @@ class TrainStep:
         return root
 
     def _recorded(self, batch: Any) -> tuple[StepModule, Recorded]:
-        writes: list[Write] = []
+        stored: list[Stored] = []
         with restored_chance(), noted_code(lambda executed: None) as executed:
-            module, exported = self._captured(batch, writes)
-        guards = StateGuards(reachable_state(self._root(**reads_of_optimizer(self.optimizer)), Reads.of(executed)))
+            module, exported = self._captured(batch, stored.append)
+        state = reachable_state(self._root(**reads_of_optimizer(self.optimizer)), Reads.of(executed))
         attributes = partial(attributes_key, self.optimizer, self._settings.counted)
-        return module, Recorded(exported, guards, attributes, writes, executed)
+        return module, Recorded(exported, state, StateGuards(state), attributes, stored[-1], executed)
 
-    def _program(self, module: StepModule, batch: Any, writes: list[Write] | None = None) -> ExportedProgram:
-        """The step as a program; its writes to Python's state are appended to ``writes``."""
+    def _program(
+        self, module: StepModule, batch: Any, tell_stored: Callable[[Stored], object] | None = None
+    ) -> ExportedProgram:
+        """The step as a program; ``tell_stored`` is told what it leaves in Python's state, which it returns then."""
         settings = self._settings
         with gradients_set_aside(parameters_of(self.optimizer)):
             return capture_step(
@@ -386,21 +391,20 @@ class TrainStep:
                 self._dynamic_shapes,
                 skips_nonfinite=settings.skip_nonfinite,
                 memory_budget=settings.memory_budget,
-                tell_writes=None if writes is None else writes.extend,
+                tell_stored=tell_stored,
             )
 
-    def _captured(self, batch: Any, writes: list[Write]) -> tuple[StepModule, ExportedProgram]:
+    def _captured(self, batch: Any, tell_stored: Callable[[Stored], object]) -> tuple[StepModule, ExportedProgram]:
         """The step as a program; settings that the optimizer branches on remain constants of it."""
         module = self._module()
         try:
-            return module, self._program(module, batch, writes)
+            return module, self._program(module, batch, tell_stored)
         except DataDependentError:
             if not self._settings.moving:
                 raise
         self._constant |= self._settings.moving
         self._settings = replace(self._settings, moving=frozenset())
-        writes.clear()
-        return self._captured(batch, writes)
+        return self._captured(batch, tell_stored)
 
     def _key(self, batch: Any) -> Any:
         """The key of the program that a call needs."""

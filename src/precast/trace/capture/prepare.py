@@ -46,7 +46,8 @@ from precast.trace.provenance import innermost_users_line, run_users_code
 from precast.trace.state.places import Home
 from precast.trace.state.python_state import watched_python_state
 from precast.trace.state.references import Reference, References
-from precast.trace.state.snapshot import Write, Writes, traced_tensors
+from precast.trace.state.snapshot import Write, Writes
+from precast.trace.state.stored import NOTHING_STORED, Stored
 
 _PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}
 
@@ -57,11 +58,10 @@ class FlatCallable:
     Wherever the program uses a tensor of the state, it gets the input instead. ``out_tree``, the tree of the results,
     is known after the first run. With ``returns_changes``, a container of the arguments among the results becomes an
     ``ArgumentContainer``; if the program changed any (``has_changes``), the result is a pair with their new contents.
-    With ``returns_leaks``, the result is a pair with the tensors that the program left in Python state; with
-    ``returns_writes``, its writes to Python state (``writes``) follow; ``written`` has them in any case. Last comes the
-    new ``.grad`` of the inputs whose ``.grad`` was replaced (``gradient_owners``). ``spent`` are the results through
-    which the program has already run a backward. ``constants`` are leaves that are constants of the program, by
-    position.
+    With ``returns_leaks``, the result is a pair with the traced values that the program left in Python state
+    (``stored``); with ``returns_writes``, its writes to Python state (``writes``) follow. Last comes the new ``.grad``
+    of the inputs whose ``.grad`` was replaced (``gradient_owners``). ``spent`` are the results through which the
+    program has already run a backward. ``constants`` are leaves that are constants of the program, by position.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class FlatCallable:
         self.out_tree: pytree.TreeSpec | None = None
         self.has_changes = False
         self.writes: Writes = Writes()
-        self.written: tuple[Write, ...] = ()
+        self.stored = NOTHING_STORED
         self.gradient_owners: tuple[int, ...] = ()
         self.spent: tuple[int, ...] = ()
         self.runs_backward = False
@@ -177,12 +177,13 @@ class FlatCallable:
         ):
             result = self._decisions.run(partial(run_users_code, program), args, kwargs)
         captured.constants.check_unwritten()
-        self.written = tuple(written.writes)
         changes = containers.changes()
         self.has_changes = bool(changes)
         results = (result, changes) if changes else result
         if self._returns_leaks:
-            results = (results, [leak for write in written.writes for leak in traced_tensors(write.values)])
+            references = References(containers, written.homes, (results, [write.values for write in written.writes]))
+            self.stored = Stored.of(written.writes, references)
+            results = (results, self.stored.traced)
         if not self._returns_writes:
             references = References(containers, {}, ())
             outputs, self.out_tree = references.flatten(results)

@@ -43,7 +43,7 @@ from precast.trace.fake_inputs import FakeInputs, fresh_copies
 from precast.trace.record import Decompositions, argument_spec, rename_placeholders, trace
 from precast.trace.retrace import remove_dead_nodes
 from precast.trace.session import tracing_session
-from precast.trace.state.snapshot import Write
+from precast.trace.state.stored import Stored
 
 
 def lift_constants(
@@ -97,16 +97,16 @@ def capture(
     may_fork: bool = False,
     returns_leaks: bool = False,
     constant_arguments: Sequence[str] = (),
-    tell_writes: Callable[[Sequence[Write]], object] | None = None,
+    tell_stored: Callable[[Stored], object] | None = None,
 ) -> Program:
     """Record what ``function(*args, **kwargs)`` does, as a flat graph of ATen ops over lifted state.
 
     No real computation happens, and nothing that the caller can see changes. Parameters, buffers and other tensors that
     the program uses become inputs, each once; Python values are constants. With ``may_fork``, a Python branch on the
-    value of a tensor becomes a ``cond``. With ``returns_leaks``, the result is a pair with the tensors that the program
-    left in Python state, which are an error otherwise. Tensors among the ``constant_arguments`` are constants: what
-    depends on them alone is computed now, and each run checks their values. ``tell_writes`` is called with what the
-    program left in Python state, which has been restored.
+    value of a tensor becomes a ``cond``. With ``returns_leaks``, the result is a pair with the traced values that the
+    program left in Python state, where tensors are an error otherwise; ``tell_stored`` is called with all that it left
+    there, which has been restored. Tensors among the ``constant_arguments`` are constants: what depends on them alone
+    is computed now, and each run checks their values.
 
     >>> program = capture(torch.nn.Linear(3, 2), (torch.ones(1, 3),))
     >>> [spec.arg.name for spec in program.signature.inputs]
@@ -126,8 +126,8 @@ def capture(
         )
         traced = partial(_traced, decompositions=decompositions, pre_dispatch=pre_dispatch)
         call, module = _at_once(function, args, kwargs or {}, ready, traced) or traced(ready())
-        if tell_writes is not None:
-            tell_writes(call.flat.written)
+        if tell_stored is not None:
+            tell_stored(call.flat.stored)
         if pre_dispatch:
             refuse_inner_transforms(module)
         program = as_program(call, module)

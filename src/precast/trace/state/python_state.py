@@ -10,7 +10,7 @@ import dis
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
@@ -70,10 +70,9 @@ def watched_python_state(
         with _noted_assignments({key: path for key, (path, _) in modules.items()}, assigned_at):
             yield written
         if not returns_writes:
-            for _, held, before in buffers:
-                for name, old in before.items():
-                    if isinstance(now := held.get(name), torch.Tensor) and now is not old:
-                        update_buffer(old, now)
+            unset = list(_update_buffers(buffers, update_buffer))
+            if unset:
+                raise _leak_error(unset, assigned_at)
         written.homes, written.writes = snapshot.homes, snapshot.writes()
         leaks = (
             set()
@@ -98,6 +97,20 @@ def watched_python_state(
                 held.update(before)
         for path in snapshot.restore():
             _log.debug("%s changed while tracing", path)
+
+
+def _update_buffers(
+    buffers: Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any]]],
+    update_buffer: Callable[[torch.Tensor, torch.Tensor], None],
+) -> Iterator[str]:
+    """Update replaced buffers; yields the paths of those that were None before."""
+    for path, held, before in buffers:
+        for name, old in before.items():
+            if isinstance(now := held.get(name), torch.Tensor) and now is not old:
+                if old is None:
+                    yield join_path(path, name)
+                else:
+                    update_buffer(old, now)
 
 
 @contextmanager
