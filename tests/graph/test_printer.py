@@ -2,7 +2,7 @@
 
 import torch
 
-from precast.graph.printer import print_graph, print_program, target_name
+from precast.graph.printer import print_program, target_name
 from precast.trace.capture import capture
 from precast.trace.functionalize import functionalize
 from tests.graph.programs import dynamic_program, scale_program
@@ -62,11 +62,6 @@ def test_arguments_of_every_kind():
 def test_operators_as_arguments_print_by_name():
     text = print_program(functionalize(capture(torch.linalg.inv, (torch.eye(2),))))
     assert "with_effects(_make_token, aten._linalg_check_errors.default, " in text
-
-
-def test_bare_graphs_print_without_signature():
-    program = capture(torch.sin, (torch.ones(2),))
-    assert print_graph(program.module) == print_program(program, signature=False)
 
 
 def test_target_names_have_no_addresses():

@@ -1,7 +1,6 @@
 """``precast backends``: the values of ``backend=`` of ``precast.compile``."""
 
 import json
-from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -9,6 +8,7 @@ from rich.text import Text
 
 from precast.backend import get_backend, list_backends
 from precast.cli.examples import examples
+from precast.cli.shared_options import AsJson
 from precast.cli.tables import print_table
 from precast.errors import PrecastError
 from precast.lazy_names import naming_extras
@@ -21,7 +21,7 @@ EXAMPLES = examples(
 
 
 @app.command(epilog=EXAMPLES)
-def backends(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def backends(as_json: AsJson = False) -> None:
     """List the available backends."""
     described = {name: _describe(name) for name in list_backends()}
     if as_json:

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from precast.cli.examples import examples
 from precast.cli.progress import seconds_text, telling_steps
+from precast.cli.shared_options import AsJson, Threads
 from precast.cli.tables import print_table
 
 _SLICE_SECONDS = 0.2
@@ -72,11 +73,11 @@ EXAMPLES = examples(
 def bench(
     model: Annotated[str, typer.Argument(help="package.module:factory, file.py:factory, or a .precast file.")],
     seconds: Annotated[float, typer.Option(help="How long to measure, in seconds.")] = 5.0,
-    threads: Annotated[int | None, typer.Option(help="Number of threads; by default as many as OpenMP uses.")] = None,
+    threads: Threads = None,
     train: Annotated[bool, typer.Option("--train", help="Include the backward.")] = False,
     freeze: Annotated[bool, typer.Option("--freeze", help="Compile with frozen parameters.")] = False,
     entry: Annotated[str | None, typer.Option(help="The entry of a .precast file to run.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure how fast a model runs, compared with eager.
 

@@ -16,6 +16,7 @@ from precast.cache import Store, open_store
 from precast.cache.entries import StoreInfo
 from precast.cli.examples import examples
 from precast.cli.progress import bytes_text, telling_steps
+from precast.cli.shared_options import AsJson
 from precast.cli.tables import print_table
 from precast.errors import CacheError
 from precast.options import Options
@@ -29,7 +30,7 @@ def cache() -> None:
 
 
 @app.command(epilog=examples("precast cache info", "precast cache info --json"))
-def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def info(as_json: AsJson = False) -> None:
     """Show what is in the cache."""
     with _usable_store() as store:
         found = store.info()

@@ -12,6 +12,7 @@ from precast.artifact.archive import check_folder
 from precast.cli.examples import examples
 from precast.cli.model_reference import load_model
 from precast.cli.progress import bytes_text, seconds_text, telling_steps
+from precast.cli.shared_options import AsJson
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 EXAMPLES = examples(
@@ -26,7 +27,7 @@ def compile(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The library to write; by default libNAME.so for NAME.py.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compile a model to a shared library for this machine.
 

@@ -25,6 +25,7 @@ from rich.text import Text
 from precast._version import TESTED_TORCH
 from precast.cache.folder import check_private
 from precast.cli.examples import examples
+from precast.cli.shared_options import AsJson
 from precast.cli.tables import print_table
 from precast.errors import CacheError, GpuError
 from precast.lazy_names import CPU_BUILDS
@@ -243,7 +244,7 @@ EXAMPLES = examples(
 @app.command(epilog=EXAMPLES)
 def doctor(
     run_only: Annotated[bool, typer.Option("--run-only", help="Check only what running a package needs.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check this machine for everything that Precast needs.
 

@@ -10,6 +10,7 @@ import precast
 from precast.cli.examples import examples
 from precast.cli.model_reference import Model, call_of, load_model
 from precast.cli.progress import telling_steps
+from precast.cli.shared_options import AsJson
 
 if TYPE_CHECKING:
     from precast.report import Profile
@@ -30,7 +31,7 @@ def explain(
     ] = False,
     calls: Annotated[int, typer.Option(min=1, help="Number of calls for the profile.")] = 10,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace of the last call to this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what a model is compiled to, and where the time goes.
 

@@ -11,6 +11,7 @@ from precast.artifact.archive import check_folder
 from precast.cli.examples import examples
 from precast.cli.model_reference import load_model
 from precast.cli.progress import counted, telling_steps
+from precast.cli.shared_options import AsJson
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 EXAMPLES = examples(
@@ -27,7 +28,7 @@ def export(
     loss: Annotated[
         int | None, typer.Option("--loss", help="Add gradients of the output with this number, a scalar.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Export a model to a file.
 

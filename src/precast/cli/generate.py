@@ -9,6 +9,7 @@ import typer
 
 from precast.cli.examples import examples
 from precast.cli.progress import telling_steps
+from precast.cli.shared_options import AsJson, PublicKey, Threads
 from precast.errors import InputValueError
 from precast.runtime import load
 from precast.runtime.generation import generate
@@ -45,12 +46,9 @@ def generate_command(
     ends: Annotated[
         list[int] | None, typer.Option("--end", help="A token that ends the text; may be repeated.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Number of threads; by default as many as OpenMP uses.")] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option("--require-signature", help="PEM file of the public key that must have signed the file."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    threads: Threads = None,
+    key: PublicKey = None,
+    as_json: AsJson = False,
 ) -> None:
     """Generate text with a packaged language model, without torch.
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from precast.artifact.package import open_package
 from precast.cli import package_summary
 from precast.cli.examples import examples
+from precast.cli.shared_options import AsJson
 from precast.cli.tables import print_table
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -28,7 +29,7 @@ def inspect(
     extra_file: Annotated[
         str | None, typer.Option("--extra-file", help="Print this extra file of an exported program.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what is in a package or an exported program. Everything is checked; nothing is executed."""
     package = open_package(file, writable=True)

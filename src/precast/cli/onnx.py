@@ -12,6 +12,7 @@ from precast.artifact.archive import check_folder
 from precast.cli.examples import examples
 from precast.cli.model_reference import load_model
 from precast.cli.progress import counted, telling_steps
+from precast.cli.shared_options import AsJson
 from precast.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def onnx(
     optimize: Annotated[bool, typer.Option(help="Fold constants and fuse patterns.")] = True,
     verify: Annotated[bool, typer.Option(help="Run in onnxruntime and compare with the original.")] = True,
     external_data: Annotated[bool, typer.Option("--external-data", help="Store weights in a separate file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Export a model to ONNX.
 

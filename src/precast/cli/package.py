@@ -14,6 +14,7 @@ from precast.artifact.package import open_package
 from precast.cli.examples import examples
 from precast.cli.model_reference import Model, call_factory, model_of
 from precast.cli.progress import bytes_text, seconds_text, telling_steps
+from precast.cli.shared_options import AsJson
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 EXAMPLES = examples(
@@ -37,7 +38,7 @@ def package(
     ] = None,
     samples: Annotated[bool, typer.Option(help="Store the example call and its results, for `precast verify`.")] = True,
     sign: Annotated[Path | None, typer.Option(help="PEM file of a private ed25519 key to sign with.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Package a model into one file that runs without torch.
 

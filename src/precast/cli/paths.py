@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from precast.cli.examples import examples
+from precast.cli.shared_options import AsJson
 from precast.errors import ToolMissingError
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -45,7 +46,7 @@ EXAMPLES = examples(
 @app.command(epilog=EXAMPLES)
 def paths(
     part: Annotated[Part | None, typer.Argument(help="Print only this path.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print where the header, the CMake package and oneDNN are."""
     found = installed_paths()

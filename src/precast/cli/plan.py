@@ -16,6 +16,7 @@ from precast.artifact.archive import check_folder, write_file
 from precast.cli.examples import examples
 from precast.cli.model_reference import call_factory
 from precast.cli.progress import seconds_text, telling_steps
+from precast.cli.shared_options import AsJson
 from precast.cli.tables import print_table
 from precast.errors import InputTypeError, InputValueError
 from precast.runtime.line_drawing import Line, draw_lines
@@ -51,7 +52,7 @@ def plan_command(
     ] = "none",
     bucket: Annotated[str, typer.Option(help="Size of gradient buckets, for a step measured here.")] = "25MiB",
     plot: Annotated[Path | None, typer.Option(help="Write a plot of the efficiency to this file, as SVG.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Predict how a training step scales to many processes.
 

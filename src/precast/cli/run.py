@@ -15,6 +15,7 @@ from precast.artifact.package import open_package
 from precast.cli.examples import examples
 from precast.cli.package_calls import Array, call_with_arrays, call_with_sample, named_arrays, packed_entry, read_arrays
 from precast.cli.progress import seconds_text, telling_steps
+from precast.cli.shared_options import AsJson, NativeTarget, PublicKey, Threads
 from precast.cli.tables import print_table
 from precast.runtime import load
 
@@ -35,15 +36,10 @@ def run(
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the results to this .npz file.")] = None,
     entry: Annotated[str | None, typer.Option(help="The entry to call.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Number of threads; by default as many as OpenMP uses.")] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Which native code to run; by default the best that this machine supports.")
-    ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option("--require-signature", help="PEM file of the public key that must have signed the file."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    threads: Threads = None,
+    target: NativeTarget = None,
+    key: PublicKey = None,
+    as_json: AsJson = False,
 ) -> None:
     """Run a .precast file, without torch.
 

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from precast.artifact.archive import check_folder, write_file
 from precast.cli.examples import examples
 from precast.cli.progress import LoggedSteps, seconds_text
+from precast.cli.shared_options import AsJson, PublicKey, Threads
 from precast.errors import InputValueError
 from precast.runtime import ModelEntry, load
 from precast.runtime.batches import BatchFiles
@@ -47,12 +48,9 @@ def train_command(
         typer.Option(help="Write a plot of the losses to this file; by default in the checkpoint's folder."),
     ] = None,
     rate: Annotated[float | None, typer.Option("--lr", help="The learning rate of all parameter groups.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Number of threads; by default as many as OpenMP uses.")] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option("--require-signature", help="PEM file of the public key that must have signed the file."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    threads: Threads = None,
+    key: PublicKey = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train with a saved step, without torch.
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from precast.cli.examples import examples
 from precast.cli.progress import telling_steps
+from precast.cli.shared_options import AsJson, NativeTarget, PublicKey, Threads
 from precast.cli.tables import print_table
 from precast.runtime import load
 
@@ -23,18 +24,13 @@ EXAMPLES = examples(
 @app.command(epilog=EXAMPLES)
 def verify(
     file: Annotated[Path, typer.Argument(help="A .precast file.")],
-    threads: Annotated[int | None, typer.Option(help="Number of threads; by default as many as OpenMP uses.")] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Which native code to run; by default the best that this machine supports.")
-    ] = None,
+    threads: Threads = None,
+    target: NativeTarget = None,
     native: Annotated[
         bool, typer.Option(help="Run the file's native code, or interpret the program with torch.")
     ] = True,
-    key: Annotated[
-        Path | None,
-        typer.Option("--require-signature", help="PEM file of the public key that must have signed the file."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    key: PublicKey = None,
+    as_json: AsJson = False,
 ) -> None:
     """Verify a .precast file and its results on this machine.
 

@@ -50,11 +50,6 @@ def print_program(
     return "\n".join(lines)
 
 
-def print_graph(module: fx.GraphModule, *, shapes: bool = True, strides: bool = False) -> str:
-    """A bare graph module as text of the same form, without a signature."""
-    return "\n".join(_graph_lines(module, "forward", _Detail(shapes, strides, modules=False, sources=False)))
-
-
 def target_name(target: object) -> str:
     """``aten.add.Tensor`` for ops, ``module.name`` for other functions; never an object address."""
     if isinstance(target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):

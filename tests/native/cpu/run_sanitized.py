@@ -1,7 +1,7 @@
 """Builds the cases of ``tests/native/lowering`` with the sanitizers and runs them: ``python -m … FOLDER EVERY``.
 
 The sanitizers' libraries must have been loaded before Python. Of the cases with fixed sizes, every EVERYth is taken; of
-the others, which are fewer, every MOST_LEFT_OUTth at least.
+the others, which are fewer, a larger share.
 """
 
 import sys
@@ -47,7 +47,7 @@ FAMILIES = (
 )  # fmt: skip
 DYNAMIC = ("softmax", "cat", "sum_columns", "view_of_transposed", "slice", "layer_norm_by_hand", "pad")
 OTHER_SIZE = 11
-MOST_LEFT_OUT = 3
+LARGER_SHARE = 16
 
 Case = tuple[Entry, list[Sequence[torch.Tensor]]]
 """A program, and the inputs of each call of it."""
@@ -63,7 +63,7 @@ def fixed_cases() -> Iterator[tuple[str, object, Sequence[torch.Tensor]]]:
 def cases(every: int) -> Iterator[Case]:
     for name, function, inputs in islice(fixed_cases(), 0, None, every):
         yield make_entry(lowered(function, *inputs, name=name)), [inputs]
-    yield from islice(other_cases(), 0, None, min(every, MOST_LEFT_OUT))
+    yield from islice(other_cases(), 0, None, max(1, every // LARGER_SHARE))
 
 
 def other_cases() -> Iterator[Case]:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("every", [96, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [384, pytest.param(1, marks=pytest.mark.slow)])
 def test_operators_are_clean(tmp_path, every):
     surroundings = os.environ | environment() | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     command = [sys.executable, "-m", "tests.native.cpu.run_sanitized", str(tmp_path), str(every)]

@@ -220,7 +220,3 @@ def index(builder: Builder, source: Buffer, indices: Sequence[Buffer | None]) ->
 @lowering(aten._unsafe_index.Tensor)
 def unsafe_index(builder: Builder, source: Buffer, indices: Sequence[Buffer | None]) -> Lowered:
     return _index(builder, source, indices, is_checked=False)
-
-
-def size_at(shape: Indices, dim: int) -> Index:
-    return shape[dim] if shape else constant(1)
