@@ -38,6 +38,8 @@ TORCH_VENV := .venv-torch-$(VERSION)
 
 # Tests run side by side: more threads in each would only make them wait for one another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
+# Tests of one file share what it compiles for them: another worker would compile it again.
+BY_FILE := --dist loadfile
 
 # $(call need,command,advice): stop with one line of advice when the command fails.
 need = @$(1) >/dev/null 2>&1 || { echo 'error: $(2)' >&2; exit 1; }
@@ -51,7 +53,7 @@ help: ## list the targets
 .PHONY: test
 test: compiler lint ## check the style, then run the doctests and the fast tests
 	$(call say,fast tests)
-	@$(PYTEST) $(FAST)
+	@$(PYTEST) $(BY_FILE) $(FAST)
 
 .PHONY: test-all
 test-all: compiler lint $(READY_DOCS) ## the same with every test that needs no GPU, every snippet, the site and the examples (long)
@@ -61,7 +63,7 @@ test-all: compiler lint $(READY_DOCS) ## the same with every test that needs no 
 .PHONY: test-torch
 test-torch: compiler $(TORCH_VENV)/.ready ## the tests that depend on torch most, with VERSION=2.11 or another, in an environment of its own
 	$(call say,short tests under torch $(shell $(TORCH_VENV)/bin/python -c 'import torch; print(torch.__version__)'))
-	@OMP_NUM_THREADS=1 $(TORCH_VENV)/bin/pytest -n $(WORKERS) $(FAST) $(SHORT)
+	@OMP_NUM_THREADS=1 $(TORCH_VENV)/bin/pytest -n $(WORKERS) $(BY_FILE) $(FAST) $(SHORT)
 
 .PHONY: test-gpu
 test-gpu: $(READY) ## is code for GPUs right on this machine's: operators, models, recordings; skips itself without one

@@ -1,13 +1,11 @@
-"""Builds the cases of ``tests/native/lowering`` with the sanitizers and runs them: ``python -m … FOLDER EVERY``.
+"""Builds the cases of ``tests/native/lowering`` with the sanitizers and runs them: ``python -m … FOLDER``.
 
-The sanitizers' libraries must have been loaded before Python. Of the cases with fixed sizes, every EVERYth is taken; of
-the others, which are fewer, a larger share.
+The sanitizers' libraries must have been loaded before Python.
 """
 
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -47,7 +45,6 @@ FAMILIES = (
 )  # fmt: skip
 DYNAMIC = ("softmax", "cat", "sum_columns", "view_of_transposed", "slice", "layer_norm_by_hand", "pad")
 OTHER_SIZE = 11
-LARGER_SHARE = 16
 
 Case = tuple[Entry, list[Sequence[torch.Tensor]]]
 """A program, and the inputs of each call of it."""
@@ -60,10 +57,10 @@ def fixed_cases() -> Iterator[tuple[str, object, Sequence[torch.Tensor]]]:
                 yield f"{family.__name__.rpartition('.')[2]}_{name}", function, inputs
 
 
-def cases(every: int) -> Iterator[Case]:
-    for name, function, inputs in islice(fixed_cases(), 0, None, every):
+def cases() -> Iterator[Case]:
+    for name, function, inputs in fixed_cases():
         yield make_entry(lowered(function, *inputs, name=name)), [inputs]
-    yield from islice(other_cases(), 0, None, max(1, every // LARGER_SHARE))
+    yield from other_cases()
 
 
 def other_cases() -> Iterator[Case]:
@@ -90,8 +87,8 @@ def refused_cases() -> Iterator[Case]:
         yield make_entry(lowered(function, *inputs, name=f"outside_{name}")), [inputs]
 
 
-def main(folder: str, every: str) -> None:
-    right, refused = list(cases(int(every))), list(refused_cases())
+def main(folder: str) -> None:
+    right, refused = list(cases()), list(refused_cases())
     library = build(
         generate([entry for entry, _ in (*right, *refused)]), store=Store(Path(folder), limit=2**30), extra_flags=FLAGS
     )
@@ -110,4 +107,4 @@ def main(folder: str, every: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

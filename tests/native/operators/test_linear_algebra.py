@@ -122,29 +122,43 @@ def assert_equal(mine, eagers, *, factor=1.0):
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
+TYPES = (torch.float64, torch.float32)
+DIFFERENTIABLE = [name for name in CASES if name not in NOT_DIFFERENTIABLE]
+PARTS = 3
+
+
+def in_parts(names, count):
+    """Each name with the number of its part; the fast tests run the first part, as one package."""
+    return [
+        pytest.param(name, part, marks=pytest.mark.slow if part else ())
+        for part in range(count)
+        for name in names[part::count]
+    ]
+
+
 @pytest.fixture(scope="module")
-def forward(tmp_path_factory):
-    types = (torch.float64, torch.float32)
-    programs = {f"{name} {dtype}": (function, inputs(dtype)) for name, function in CASES.items() for dtype in types}
+def forward(request, tmp_path_factory):
+    """Every case in one of the two types, which take turns."""
+    typed = {name: TYPES[(number + request.param) % 2] for number, name in enumerate(CASES)}
+    programs = {f"{name} {dtype}": (CASES[name], inputs(dtype)) for name, dtype in typed.items()}
     # Numbers that a case adds are of torch's usual type.
-    return packaged(programs, tmp_path_factory.mktemp("forward") / "model.precast")
+    call = packaged(programs, tmp_path_factory.mktemp("forward") / "model.precast")
+    return lambda name: (call(f"{name} {typed[name]}", inputs(typed[name])), CASES[name](*inputs(typed[name])))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("forward", [0, pytest.param(1, marks=pytest.mark.slow)], indirect=True)
 @pytest.mark.parametrize("name", CASES)
-def test_results_are_eagers(name, dtype, forward):
-    assert_equal(forward(f"{name} {dtype}", inputs(dtype)), CASES[name](*inputs(dtype)))
+def test_results_are_eagers(name, forward):
+    assert_equal(*forward(name))
 
 
 @pytest.fixture(scope="module")
-def backward(tmp_path_factory):
-    programs = {
-        name: (gradient_of(function), inputs()) for name, function in CASES.items() if name not in NOT_DIFFERENTIABLE
-    }
+def backward(request, tmp_path_factory):
+    programs = {name: (gradient_of(CASES[name]), inputs()) for name in DIFFERENTIABLE[request.param :: PARTS]}
     return packaged(programs, tmp_path_factory.mktemp("backward") / "model.precast")
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_DIFFERENTIABLE])
+@pytest.mark.parametrize(("name", "backward"), in_parts(DIFFERENTIABLE, PARTS), indirect=["backward"])
 def test_gradients_are_eagers(name, backward):
     assert_equal(backward(name, inputs()), gradient_of(CASES[name])(*inputs()), factor=100)
 
