@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import torch
 import torch.utils.checkpoint as torch_checkpoint
+from torch._C import DispatchKey
 from torch._decomp import decompositions as torch_decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import GuardSource, Source
@@ -132,8 +133,44 @@ def python_kernels() -> Iterator[None]:
         "mkldnn_one_layer_lstm": mkldnn_one_layer_lstm,
         "one_layer_rnn": one_layer_rnn,
     }
-    with patch.multiple(torch_decompositions, **kernels), enable_python_dispatcher():
+    with patch.multiple(torch_decompositions, **kernels), python_dispatcher():
         yield
+
+
+@contextmanager
+def python_dispatcher() -> Iterator[None]:
+    """While active, operators with a kernel in Python take that, except where torch's is wrong.
+
+    ``max_pool1d`` is a pool over one row: its own kernel specializes the length. Torch's margin loss of several labels
+    counts targets that the format says to ignore.
+    """
+    pool, loss = torch.ops.aten.max_pool1d.default, torch.ops.aten.multilabel_margin_loss_forward.default
+
+    def over_one_row(
+        x: torch.Tensor,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        dilation: Sequence[int] = (1,),
+        ceil_mode: bool = False,
+    ) -> torch.Tensor:
+        sizes = [1, *kernel_size], [1, *(stride or kernel_size)], [0, *padding], [1, *dilation]
+        result: torch.Tensor = torch.ops.aten.max_pool2d.default(x.unsqueeze(-2), *sizes, ceil_mode).squeeze(-2)
+        return result
+
+    pooling = patch.dict(pool.py_kernels, {DispatchKey.CompositeImplicitAutograd: over_one_row})
+    with pooling, patch.dict(loss.py_kernels), enable_python_dispatcher():
+        loss.py_kernels.pop(DispatchKey.Autograd, None)
+        _forget_dispatch(pool, loss)
+        try:
+            yield
+        finally:
+            _forget_dispatch(pool, loss)
+
+
+def _forget_dispatch(*operators: torch._ops.OpOverload) -> None:
+    for each in operators:
+        each._dispatch_cache.clear()
 
 
 def _scanned_layer(source: Any, hidden: Any, weights: Any, has_biases: bool, step: Any, reverse: bool) -> Any:

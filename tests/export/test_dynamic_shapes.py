@@ -79,3 +79,16 @@ def test_the_printed_shapes_hold_when_pasted():
     names: dict[str, object] = {"Dim": Dim}
     exec(printed, names)
     export(Function(frozen), (torch.ones(4, 3),), dynamic_shapes=names["dynamic_shapes"])
+
+
+def test_operators_whose_python_kernels_are_wrong_or_specialize():
+    class Model(torch.nn.Module):
+        def forward(self, x, target):
+            pooled = torch.nn.functional.max_pool1d(x, 2)
+            return torch.nn.functional.multilabel_margin_loss(x, target), pooled
+
+    target = torch.tensor([[0, 1, -1, 2, 3]] * 6)
+    sizes = ({0: Dim("batch"), 1: Dim("length", min=2)}, {0: Dim("batch"), 1: Dim("length", min=2)})
+    program = export(Model(), (torch.rand(4, 6), torch.ones(4, 6, dtype=torch.int64)), dynamic_shapes=sizes)
+    x = torch.rand(6, 5)
+    torch.testing.assert_close(program.run_decompositions().module()(x, target), Model()(x, target))

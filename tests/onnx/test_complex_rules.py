@@ -115,3 +115,27 @@ def test_complex_weights_are_pairs_in_the_file():
     program = export(model, (MAP,), dynamic_shapes=({0: Dim("batch", min=1)},))
     x = torch.randn(5, 3, 8, 8)
     torch.testing.assert_close(program.call_as_model(x), model(x).detach(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        torch.log,
+        torch.sqrt,
+        torch.sin,
+        torch.cos,
+        torch.tanh,
+        torch.sigmoid,
+        torch.isnan,
+        lambda z: z**0.5,
+        lambda z: z**2,
+        lambda z: z == z.conj(),
+        lambda z: torch.linalg.norm(z),
+        lambda z: torch.where(z.real > 0, z, 2.0),
+        lambda z: torch.nn.functional.linear(z, z, z[:, 0]),
+        lambda z: z.conj().imag,
+    ],
+)
+def test_functions_of_complex_numbers(model):
+    torch.manual_seed(0)
+    assert export(model, (torch.randn(3, 3, dtype=torch.complex64),)).verification.skipped == ()

@@ -42,3 +42,15 @@ def test_histogram_as_density(bins):
     torch.manual_seed(0)
     x = torch.randn(20)
     torch.testing.assert_close(export(run, (x,)).call_as_model(x), run(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32])
+def test_distinct_values_of_types_without_a_kernel(dtype: torch.dtype):
+    x = torch.tensor([[1, 0, 1], [0, 1, 1]], dtype=dtype)
+    for model in (lambda x: torch.unique(x, dim=1), lambda x: x.unique(), lambda x: x.mode(1), lambda x: x.all(0)):
+        assert export(model, (x,)).verification.skipped == ()
+
+
+def test_weighted_counts():
+    x, weights = torch.tensor([0, 5, 5, 2]), torch.rand(4)
+    assert export(lambda x, w: torch.bincount(x, w, minlength=3), (x, weights)).verification.skipped == ()

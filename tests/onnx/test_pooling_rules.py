@@ -17,9 +17,10 @@ def test_maxima_and_their_places(size: tuple[int, int]):
     torch.testing.assert_close(program.call_as_model(x), model(x))
 
 
-def test_windows_need_fixed_sizes():
-    with pytest.raises(OnnxError, match="fixed size"):
-        export(nn.AdaptiveAvgPool2d(2), (torch.randn(2, 3, 6, 7),), dynamic_shapes=({2: Dim("height", min=2)},))
+def test_places_of_maxima_need_fixed_sizes():
+    model = nn.AdaptiveMaxPool2d(2, return_indices=True)
+    with pytest.raises(OnnxError, match="Result 1"):
+        export(model, (torch.randn(2, 3, 6, 7),), dynamic_shapes=({2: Dim("height", min=2)},))
 
 
 def test_one_element_of_any_size():

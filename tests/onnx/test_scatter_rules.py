@@ -73,3 +73,15 @@ def test_scattering_with_an_operation(reduce: str, dtype: torch.dtype):
         return x.scatter(0, index, source, reduce=reduce), x.scatter(0, index, 3, reduce=reduce)
 
     torch.testing.assert_close(export(run, call)(*call), run(*call))
+
+
+def test_sources_larger_than_the_index_are_cut():
+    index = torch.tensor([[0, 1], [2, 3]])
+    program = export(lambda x, source: x.scatter(1, index, source), (torch.rand(4, 5), torch.rand(4, 5)))
+    assert program.verification.skipped == ()
+
+
+def test_means_of_whole_numbers_are_rounded_down():
+    index, source = torch.tensor([0, 0, 1]), torch.tensor([-4, -3, -1])
+    program = export(lambda x: x.scatter_reduce(0, index, source, "mean"), (torch.tensor([0, 0]),))
+    assert program.verification.skipped == ()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from precast._torch_compat import python_dispatcher
 from precast.errors import ExportError
 from precast.export.plain_state import over_plain_inputs, plain_inputs
 from precast.export.preserved_ops import CustomDecompTable, composite_ops_in, preserved
@@ -114,7 +114,7 @@ def _retrace(
     with unset_fake_temporarily(), tracing_session(), grad_mode, preserved(kept):
         with mode:
             copies = fresh_copies(inputs)
-        with enable_python_dispatcher() if kept else nullcontext():
+        with python_dispatcher() if kept else nullcontext():
             module = trace(functionalized(function), copies, mode, decompositions=dict(rules))  # type: ignore[arg-type]
     for node in module.graph.nodes:
         # A functional graph has no writes, so a detached alias is equivalent to the value itself.

@@ -29,6 +29,7 @@ from precast.export.preserved_ops import preserved
 from precast.onnx.adapters import bind, signature_of
 from precast.onnx.rules.registry import RuleTable
 from precast.onnx.translate import untranslatable
+from precast.ops.decompositions import core_decompositions
 from precast.trace.capture.dynamic_shapes import TensorDims, normalize_dynamic_shapes
 from precast.trace.capture.symbolic import symbolic_trace
 
@@ -119,7 +120,9 @@ def translatable(exported: ExportedProgram, rules: RuleTable) -> ExportedProgram
     """The program, decomposed where rules are missing; operators with a rule are preserved."""
     if not any(untranslatable(exported.graph_module, rules)):
         return exported
-    kept = list(rules.overloads())
+    # What has a rule for real numbers alone is decomposed where it meets complex ones.
+    missing = {node.target for node in untranslatable(exported.graph_module, rules)}
+    kept = [op for op in rules.overloads() if op not in missing]
     exported = exported.run_decompositions(None, _preserve_ops=kept)
     tried: set[OperatorBase] = set()
     # A decomposition may contain the operator itself: each is tried once.
@@ -132,7 +135,8 @@ def translatable(exported: ExportedProgram, rules: RuleTable) -> ExportedProgram
 def _further(module: fx.GraphModule, rules: RuleTable) -> dict[OperatorBase, Callable[..., Any]]:
     """Decompositions beyond Core ATen, for operators that still have no rule."""
     missing = [node.target for node in untranslatable(module, rules)]
-    return {op: decomposition_table[op] for op in missing if isinstance(op, OperatorBase) and op in decomposition_table}
+    known = decomposition_table | core_decompositions
+    return {op: known[op] for op in missing if isinstance(op, OperatorBase) and op in known}
 
 
 def as_module(model: Callable[..., Any]) -> torch.nn.Module:

@@ -170,6 +170,11 @@ class Recorder:
         schema = op.op_schema
         if schema is None:
             return self._of_unknown_domain(op, args, kwargs)
+        if op.name in ("Cast", "CastLike") and args and isinstance(args[0], (int, float)):
+            wanted = kwargs.get("to") if op.name == "Cast" else getattr(args[1], "dtype", None)
+            if wanted is not None and ir.DataType(wanted).is_floating_point():
+                # By way of a float32, it would lose digits on its way to float64.
+                return self.constant(args[0], ir.DataType(wanted))
         signature = _signature(schema)
         inputs, attributes = bind_arguments(signature, args, kwargs)
         recorded = self._record(signature, inputs, attributes, _output_count(signature, attributes))

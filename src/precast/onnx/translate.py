@@ -165,7 +165,22 @@ def _line(node: fx.Node) -> str | None:
 
 
 def _rule(node: fx.Node, rules: RuleTable) -> Rule | None:
-    return rules.find(node.target, is_complex=takes_complex(node))
+    """The rule of the node's operator; torchlib's for numbers take constants only, so others are tensors to them."""
+    found = rules.find(node.target, is_complex=takes_complex(node))
+    if found is None or found.source != "torchlib" or not _takes_symbolic_number(node):
+        return found
+    of_tensors = getattr(getattr(node.target, "overloadpacket", None), "Tensor", None)
+    return (rules.find(of_tensors) if of_tensors is not None else None) or found
+
+
+def _takes_symbolic_number(node: fx.Node) -> bool:
+    is_of_numbers = isinstance(node.target, torch._ops.OpOverload) and node.target._overloadname == "Scalar"
+    return is_of_numbers and any(_is_symbolic(each) for each in node.args[1:2])
+
+
+def _is_symbolic(argument: object) -> bool:
+    value = value_of(argument) if isinstance(argument, fx.Node) and has_value(argument) else None
+    return isinstance(value, (torch.SymInt, torch.SymFloat))
 
 
 def _read_size(node: fx.Node) -> sympy.Expr | None:
@@ -261,13 +276,13 @@ class GraphBuilder:
             )
         return item
 
-    def _call(self, rule: Rule, node: fx.Node) -> Any:
+    def _call(self, rule: Rule, node: fx.Node, *, part: int | None = None) -> Any:
         if (size := _read_size(node)) in self._size_sources:
             return rule.function(*self._size_sources[size])
         dtype = operand_dtype(node)
         args = [self._operand(arg, None if keeps_dtype(node, i) else dtype) for i, arg in enumerate(node.args)]
         if takes_complex(node) and is_elementwise(node.target) and not isinstance(node.args[0], (list, tuple)):
-            args = [arg if keeps_dtype(node, i) else self._paired(node, i, arg) for i, arg in enumerate(args)]
+            args = [arg if keeps_dtype(node, i) else self._paired(node, i, arg, part) for i, arg in enumerate(args)]
         if dtype is not None and node.target in TYPED_NUMBERS:
             args = [arg if isinstance(arg, ir.Value) else self._number(arg, dtype) for arg in args]
         kwargs = {name: self._operand(arg, None) for name, arg in node.kwargs.items()}
@@ -288,14 +303,17 @@ class GraphBuilder:
                 at=_line(node),
             ) from error
 
-    def _paired(self, node: fx.Node, position: int, operand: Any) -> Any:
-        """An operand of an elementwise operator as a complex value."""
+    def _paired(self, node: fx.Node, position: int, operand: Any, part: int | None) -> Any:
+        """An operand of an elementwise operator as a complex value, or one part of it."""
         given = node.args[position]
         if isinstance(given, fx.Node) and isinstance(operand, ir.Value) and not is_complex(given):
             other = next((value_of(each) for each in node.all_input_nodes if is_complex(each)), value_of(node))
             assert isinstance(other, torch.Tensor), "complex numbers are not bare in a graph"
-            return as_pair(self._cast(operand, other.dtype.to_real()))
-        return complex(operand) if isinstance(operand, (int, float)) else operand
+            whole = as_pair(self._cast(operand, other.dtype.to_real()))
+            return whole if part is None else parts(whole)[part]
+        if not isinstance(operand, (int, float, complex)):
+            return operand
+        return complex(operand) if part is None else (complex(operand).real, complex(operand).imag)[part]
 
     def _by_parts(self, rule: Rule, node: fx.Node) -> Any:
         """The real and imaginary parts, each translated by a rule for real tensors."""
@@ -305,7 +323,7 @@ class GraphBuilder:
             self.values |= {each: parts(value)[number] for each, value in whole.items()}
             for each in whole:
                 self.values[each].shape = ir.Shape(list(whole[each].shape)[:-1])
-            results.append(self._call(rule, node))
+            results.append(self._call(rule, node, part=number))
         self.values |= whole
         real, imaginary = results
         if isinstance(real, (list, tuple)):

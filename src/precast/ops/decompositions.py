@@ -60,10 +60,24 @@ def _outside_core(table: DecompositionTable) -> DecompositionTable:
     return {op: rule for op, rule in table.items() if torch.Tag.core not in getattr(op, "tags", ())}
 
 
+def _multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    """Targets end at the first -1; torch's decomposition counts those behind it."""
+    rows, targets = torch.atleast_2d(x), torch.atleast_2d(target)
+    is_valid = (targets == -1).cumsum(-1) == 0
+    places = torch.where(is_valid, targets, 0)
+    is_target = torch.zeros_like(rows).scatter_add(1, places, is_valid.to(x.dtype)) > 0
+    margins = 1 - rows.gather(1, places).unsqueeze(2) + rows.unsqueeze(1)
+    is_counted = is_valid.unsqueeze(2) & ~is_target.unsqueeze(1)
+    loss = torch.where(is_counted, margins.clamp(min=0), 0).sum((1, 2)) / rows.shape[1]
+    total = {0: loss.reshape(target.shape[:-1]), 1: loss.mean(), 2: loss.sum()}[reduction]
+    return total, is_target.to(x.dtype).reshape(target.shape)
+
+
 # Decomposes a graph to the Core ATen opset; ops of that set are never decomposed.
 core_decompositions: DecompositionTable = _outside_core(dict(_core_aten_decompositions_post_autograd())) | {
     # The forward-only form does not support gradients; both compute the same.
     _aten._embedding_bag_forward_only.default: _aten._embedding_bag.default,
+    _aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
 }
 
 

@@ -7,7 +7,11 @@ After:  ``f32[4, 5, 2]``, completed to ``f32[4, 8, 2]`` by conjugates, and trans
 from collections.abc import Sequence
 from typing import Any
 
+import onnx_ir as ir
+
 from precast.onnx.rules.opsets import integer, integers, number, op
+from precast.onnx.rules.pointwise import angle_of_point, hypot
+from precast.onnx.rules.reduction import vector_norm
 from precast.onnx.rules.registry import pair, parts, rule
 
 _ALL = 2**62
@@ -25,6 +29,119 @@ def exp(x: Any) -> Any:
     real, imaginary = parts(x)
     size = op.Exp(real)
     return pair(op.Mul(size, op.Cos(imaginary)), op.Mul(size, op.Sin(imaginary)))
+
+
+@rule("aten::log", is_complex=True)
+def log(x: Any) -> Any:
+    return pair(op.Log(size_of(x)), angle_of_point(*reversed(parts(x))))
+
+
+@rule("aten::sqrt", is_complex=True)
+def square_root(x: Any) -> Any:
+    """Half the angle, of the root of the size."""
+    root, half = op.Sqrt(size_of(x)), op.Mul(angle_of_point(*reversed(parts(x))), number(0.5, x))
+    return pair(op.Mul(root, op.Cos(half)), op.Mul(root, op.Sin(half)))
+
+
+@rule("aten::sin", is_complex=True)
+def sin(x: Any) -> Any:
+    real, imaginary = parts(x)
+    sinh, cosh = _hyperbolic(imaginary)
+    return pair(op.Mul(op.Sin(real), cosh), op.Mul(op.Cos(real), sinh))
+
+
+@rule("aten::cos", is_complex=True)
+def cos(x: Any) -> Any:
+    real, imaginary = parts(x)
+    sinh, cosh = _hyperbolic(imaginary)
+    return pair(op.Mul(op.Cos(real), cosh), op.Neg(op.Mul(op.Sin(real), sinh)))
+
+
+def _hyperbolic(x: Any) -> tuple[Any, Any]:
+    """The hyperbolic sine and cosine; onnxruntime has no kernels for theirs in double precision."""
+    growing, falling, half = op.Exp(x), op.Exp(op.Neg(x)), number(0.5, x)
+    return op.Mul(op.Sub(growing, falling), half), op.Mul(op.Add(growing, falling), half)
+
+
+@rule("aten::pow.Tensor_Scalar", is_complex=True)
+def power(x: Any, exponent: Any) -> Any:
+    if exponent == 2:
+        real, imaginary = parts(x)
+        product = op.Mul(real, imaginary)
+        return pair(op.Sub(op.Mul(real, real), op.Mul(imaginary, imaginary)), op.Add(product, product))
+    exponent = complex(exponent)
+    logarithm, angle = parts(log(x))
+    real, imaginary = number(exponent.real, x), number(exponent.imag, x)
+    size = op.Exp(op.Sub(op.Mul(logarithm, real), op.Mul(angle, imaginary)))
+    turned = op.Add(op.Mul(angle, real), op.Mul(logarithm, imaginary))
+    return pair(op.Mul(size, op.Cos(turned)), op.Mul(size, op.Sin(turned)))
+
+
+@rule("aten::sigmoid", is_complex=True)
+def sigmoid(x: Any) -> Any:
+    """One divided by one more than the exponential of the opposite."""
+    real, imaginary = parts(exp(op.Neg(x)))
+    real = op.Add(real, number(1.0, x))
+    square = op.Add(op.Mul(real, real), op.Mul(imaginary, imaginary))
+    return pair(op.Div(real, square), op.Div(op.Neg(imaginary), square))
+
+
+@rule("aten::tanh", is_complex=True)
+def tanh(x: Any) -> Any:
+    return op.Sub(
+        op.Mul(number(2.0, x), sigmoid(op.Mul(number(2.0, x), x))),
+        op.Constant(value=ir.tensor([1.0, 0.0], dtype=x.dtype)),
+    )
+
+
+@rule("aten::linear", is_complex=True)
+def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    (a, b), (c, d) = parts(x), (op.Transpose(part, perm=[1, 0]) for part in parts(weight))
+    real, imaginary = op.Sub(op.MatMul(a, c), op.MatMul(b, d)), op.Add(op.MatMul(a, d), op.MatMul(b, c))
+    return pair(real, imaginary) if bias is None else op.Add(pair(real, imaginary), bias)
+
+
+@rule("aten::eq.Tensor", "aten::eq.Scalar", is_complex=True)
+def equal(x: Any, y: Any) -> Any:
+    return _of_both(op.And, op.Equal(x, y))
+
+
+@rule("aten::ne.Tensor", "aten::ne.Scalar", is_complex=True)
+def not_equal(x: Any, y: Any) -> Any:
+    return op.Not(equal(x, y))
+
+
+@rule("aten::isnan", is_complex=True)
+def is_nan(x: Any) -> Any:
+    return _of_both(op.Or, op.IsNaN(x))
+
+
+@rule("aten::isinf", is_complex=True)
+def is_infinite(x: Any) -> Any:
+    return _of_both(op.Or, op.IsInf(x))
+
+
+def _of_both(combine: Any, answers: Any) -> Any:
+    return combine(op.Gather(answers, integer(0), axis=-1), op.Gather(answers, integer(1), axis=-1))
+
+
+@rule("aten::linalg_vector_norm", is_complex=True)
+def norm(x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False, *, dtype: int = -1) -> Any:
+    size = size_of(x)
+    size.shape = ir.Shape(list(x.shape)[:-1])
+    return vector_norm(size, ord, dim, keepdim, dtype=dtype)
+
+
+def size_of(x: Any) -> Any:
+    """The absolute value, relative to the larger part, whose square may overflow."""
+    size = hypot(*parts(x))
+    size.dtype = x.dtype
+    return size
+
+
+@rule("aten::_neg_view", "aten::_neg_view_copy")
+def negative(x: Any) -> Any:
+    return op.Neg(x)
 
 
 @rule("aten::einsum", is_complex=True)

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
+from onnxscript.function_libs.torch_lib.ops import core
 
 from precast.onnx.rules.opsets import integer, integers, number, op
+from precast.onnx.rules.ordering import as_ordered
 from precast.onnx.rules.registry import rule
 
 _INT64 = ir.DataType.INT64
@@ -87,16 +89,55 @@ def mode(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
         return op.Identity(x), integer(0)
     rank, axis = len(x.shape), dim % len(x.shape)
     order = [*(other for other in range(rank) if other != axis), axis]
-    rows = op.Transpose(x, perm=order)
+    rows = op.Transpose(as_ordered(x), perm=order)
     is_equal = op.Equal(op.Unsqueeze(rows, integers(-1)), op.Unsqueeze(rows, integers(-2)))
     counts = op.ReduceSum(op.Cast(is_equal, to=_INT64), integers(-1), keepdims=0)
     is_most = op.Equal(counts, op.ReduceMax(counts, integers(-1), keepdims=1))
     largest = op.ReduceMax(rows, integers(-1), keepdims=1)
     value = op.ReduceMin(op.Where(is_most, rows, largest), integers(-1), keepdims=1)
     place = op.ArgMax(op.Cast(op.Equal(rows, value), to=ir.DataType.INT32), axis=-1, select_last_index=1)
-    value = op.Squeeze(value, integers(-1))
+    value = op.Squeeze(op.Cast(value, to=x.dtype) if x.dtype == ir.DataType.BOOL else value, integers(-1))
     place = op.Squeeze(place, integers(-1))
     return (op.Unsqueeze(value, integers(axis)), op.Unsqueeze(place, integers(axis))) if keepdim else (value, place)
+
+
+@rule("aten::bincount")
+def counts_of_integers(x: Any, weights: Any = None, minlength: int = 0) -> Any:
+    if weights is None:
+        return core.aten_bincount(x, None, minlength)
+    if weights.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        weights = op.Cast(weights, to=ir.DataType.DOUBLE)
+    wide = op.Cast(x, to=_INT64)
+    # Counting from -1, there is a largest of none.
+    largest = op.ReduceMax(op.Concat(wide, integers(-1), axis=0), keepdims=0)
+    bins = op.Max(op.Reshape(op.Add(largest, integer(1)), integers(-1)), integers(minlength))
+    return _counted(wide, bins, weights, weights)
+
+
+_WITH_UNIQUE = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64, ir.DataType.INT8)
+
+
+@rule("aten::_unique2")
+def unique(x: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
+    values, *others = core.aten__unique2(_with_unique(x), sorted, return_inverse, return_counts)
+    return _cast_back(values, x), *others
+
+
+@rule("aten::unique_dim")
+def unique_rows(
+    x: Any, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> Any:
+    values, *others = core.aten_unique_dim(_with_unique(x), dim, sorted, return_inverse, return_counts)
+    return _cast_back(values, x), *others
+
+
+def _with_unique(x: Any) -> Any:
+    """In a type that holds all its values, for which onnxruntime has a kernel."""
+    return x if x.dtype in _WITH_UNIQUE else op.Cast(x, to=ir.DataType.FLOAT if x.dtype.is_floating_point() else _INT64)
+
+
+def _cast_back(values: Any, x: Any) -> Any:
+    return values if x.dtype in _WITH_UNIQUE else op.Cast(values, to=x.dtype)
 
 
 @rule("aten::unique_consecutive")

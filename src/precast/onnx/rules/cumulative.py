@@ -1,11 +1,14 @@
-"""Cumulative products, maxima and minima: a ``Scan`` over the elements."""
+"""Cumulative products, maxima, minima and sums of exponentials: a ``Scan`` over the elements."""
 
+import math
 from typing import Any
 
 import onnx_ir as ir
 
 from precast.onnx.rules.loops import scan
-from precast.onnx.rules.opsets import integer, op
+from precast.onnx.rules.opsets import integer, number, op
+from precast.onnx.rules.ordering import as_ordered
+from precast.onnx.rules.pointwise import log_add_exp
 from precast.onnx.rules.registry import rule
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
@@ -41,6 +44,9 @@ def _running_extreme(x: Any, dim: int, is_better: Any) -> Any:
     """The extreme so far and its index; of equal ones the last, and NaN wins."""
     if not x.shape:
         return op.Identity(x), integer(0)
+    if x.dtype == ir.DataType.BOOL:
+        values, indices = _running_extreme(as_ordered(x), dim, is_better)
+        return op.Cast(values, to=x.dtype), indices
     axis = dim % len(x.shape)
     count = op.Squeeze(op.Shape(x, start=axis, end=axis + 1))
     numbers = op.Range(integer(0), count, integer(1))
@@ -56,6 +62,22 @@ def _running_extreme(x: Any, dim: int, is_better: Any) -> Any:
 
     _, _, values, indices = scan(step, [first, start], [(x, axis), (numbers, 0)], output_axis=axis)
     return values, indices
+
+
+@rule("aten::logcumsumexp", "aten::_logcumsumexp")
+def running_log_sum_exp(x: Any, dim: int) -> Any:
+    """Step by step: relative to the largest of all, a sum of much smaller ones would vanish."""
+    if not x.shape:
+        return op.Identity(x)
+    axis = dim % len(x.shape)
+
+    def step(total: Any, element: Any) -> tuple[list[Any], list[Any]]:
+        following = log_add_exp(total, element)
+        return [following], [following]
+
+    start = op.Expand(number(-math.inf, x), op.Shape(_first(x, axis)))
+    start.dtype = x.dtype
+    return scan(step, [start], [(x, axis)], output_axis=axis)[1]
 
 
 def _first(x: Any, axis: int) -> Any:

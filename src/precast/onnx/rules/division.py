@@ -120,6 +120,8 @@ def shift_right(x: Any, by: Any) -> Any:
 @rule("aten::pow.Tensor_Scalar")
 def power(x: Any, exponent: Any) -> Any:
     """Of whole numbers by multiplying: onnxruntime computes powers in floats, which do not hold all of them."""
+    if isinstance(exponent, ir.Value):
+        return op.Pow(x, exponent)
     is_whole = isinstance(exponent, int) and not isinstance(exponent, bool) and exponent >= 0
     if x.dtype.is_floating_point() or x.dtype == ir.DataType.BOOL or not is_whole:
         return core.aten_pow_tensor_scalar(x, exponent)

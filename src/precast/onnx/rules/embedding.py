@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from precast.onnx.rules.division import floor_divide
 from precast.onnx.rules.opsets import integer, integers, number, op
 from precast.onnx.rules.registry import rule, static_shape
 
@@ -101,11 +102,27 @@ def _largest(rows: Any, bags: Any, starts: Any, counted: Any) -> Any:
 _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
 
 
+@rule("aten::scatter.src")
+def scatter(x: Any, dim: int, index: Any, source: Any) -> Any:
+    """The source may be larger than the index; torchlib passes all of it on, which ONNX does not allow."""
+    if not x.shape:
+        return _as_scalar(op.ScatterElements(*(_as_vector(value) for value in (x, index, source)), axis=0))
+    index, source = _as_vector(index) if not index.shape else index, _as_vector(source) if not source.shape else source
+    return op.ScatterElements(x, index, _cut(source, index), axis=dim)
+
+
+@rule("aten::scatter.value")
+def scatter_number(x: Any, dim: int, index: Any, value: Any) -> Any:
+    source = op.Expand(op.CastLike(value, x), op.Shape(index))
+    source.shape = index.shape
+    return scatter(x, dim, index, source)
+
+
 @rule("aten::scatter_reduce.two")
 def scatter_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Any:
     if not x.shape:
         vectors = (_as_vector(value) for value in (x, index, source))
-        return op.Squeeze(_scatter_reduce(*vectors, axis=0, reduce=reduce, include_self=include_self), integers(0))
+        return _as_scalar(_scatter_reduce(*vectors, axis=0, reduce=reduce, include_self=include_self))
     if not index.shape:
         index = _as_vector(index)
     source = _as_vector(source) if not source.shape else source
@@ -136,7 +153,7 @@ def index_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str, *, incl
     if not x.shape:
         index, source = _as_vector(op.Reshape(index, [])), _as_vector(op.Reshape(source, []))
         result = _scatter_reduce(_as_vector(x), index, source, axis=0, reduce=reduce, include_self=include_self)
-        return op.Squeeze(result, integers(0))
+        return _as_scalar(result)
     axis = dim % len(x.shape)
     column = op.Reshape(index, integers(*[-1 if number == axis else 1 for number in range(len(x.shape))]))
     spread = op.Expand(op.Cast(column, to=ir.DataType.INT64), op.Shape(source))
@@ -145,6 +162,10 @@ def index_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str, *, incl
 
 def _as_vector(x: Any) -> Any:
     return op.Reshape(x, integers(-1))
+
+
+def _as_scalar(x: Any) -> Any:
+    return op.Squeeze(x, integers(0))
 
 
 def _cut(source: Any, index: Any) -> Any:
@@ -167,7 +188,7 @@ def _scatter_reduce(x: Any, index: Any, source: Any, *, axis: int, reduce: str, 
     zeros, ones = (op.ConstantOfShape(op.Shape(each), value=ir.tensor([0], dtype=x.dtype)) for each in (x, index))
     counts = op.ScatterElements(zeros, index, op.Add(ones, number(1, x)), axis=axis, reduction="add")
     counts = op.Add(counts, number(1, x)) if include_self else op.Max(counts, number(1, x))
-    return op.Div(result, counts)
+    return floor_divide(result, counts) if x.dtype.is_integer() else op.Div(result, counts)
 
 
 def _neutral(reduce: str, data_type: ir.DataType) -> float:

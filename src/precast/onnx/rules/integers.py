@@ -81,14 +81,38 @@ def relu(x: Any) -> Any:
 
 @rule("aten::addmm")
 def add_product(x: Any, left: Any, right: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-    if is_float(x):
+    # Gemm's factors are in single precision, and it reads what is multiplied by zero.
+    is_plain = (beta == 1 and alpha == 1) or (x.dtype != ir.DataType.DOUBLE and beta != 0)
+    if is_float(x) and is_plain and not isinstance(beta, ir.Value) and not isinstance(alpha, ir.Value):
         return core.aten_addmm(x, left, right, beta=beta, alpha=alpha)
-    product = op.MatMul(left, right)
-    if alpha != 1:
-        product = op.Mul(product, number(alpha, product))
-    if beta == 0:
-        return product
-    return op.Add(x if beta == 1 else op.Mul(x, number(beta, x)), product)
+    return _added(x, op.MatMul(left, right), beta, alpha)
+
+
+@rule("aten::addmv", "aten::baddbmm")
+def add_one_product(x: Any, left: Any, right: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _added(x, op.MatMul(left, right), beta, alpha)
+
+
+@rule("aten::addbmm")
+def add_sum_of_products(x: Any, left: Any, right: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _added(x, op.ReduceSum(op.MatMul(left, right), integers(0), keepdims=0), beta, alpha)
+
+
+@rule("aten::addr")
+def add_outer_product(x: Any, left: Any, right: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _added(x, op.Mul(op.Unsqueeze(left, integers(1)), op.Unsqueeze(right, integers(0))), beta, alpha)
+
+
+def _added(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
+    """``beta * x + alpha * product``; what is multiplied by zero is not read, as it may be NaN."""
+    scaled = product if _is_one(alpha) else op.Mul(product, op.CastLike(alpha, product))
+    if not isinstance(beta, ir.Value) and beta == 0:
+        return scaled
+    return op.Add(x if _is_one(beta) else op.Mul(x, op.CastLike(beta, x)), scaled)
+
+
+def _is_one(factor: Any) -> bool:
+    return not isinstance(factor, ir.Value) and bool(factor == 1)
 
 
 @rule("aten::linear")

@@ -19,7 +19,7 @@ from precast.onnx.rules.opsets import integer, integers, number, op
 from precast.onnx.rules.registry import rule
 
 
-def _as_ordered(x: Any) -> Any:
+def as_ordered(x: Any) -> Any:
     """Truth values as numbers, which ONNX can order."""
     if x.dtype != ir.DataType.BOOL:
         return x
@@ -36,7 +36,7 @@ def _has_nan(x: Any, *axes: Any, keepdims: int) -> Any:
 def extreme(x: Any, reduce: Callable[..., Any], dims: Sequence[int] = (), keepdim: bool = False) -> Any:
     """The largest or smallest along some dimensions, or of all; NaN where there is one."""
     axes = [integers(*dims)] if dims else []
-    found = reduce(_as_ordered(x), *axes, keepdims=int(keepdim))
+    found = reduce(as_ordered(x), *axes, keepdims=int(keepdim))
     if x.dtype.is_floating_point():
         return op.Where(_has_nan(x, *axes, keepdims=int(keepdim)), number(math.nan, x), found)
     return op.Cast(found, to=x.dtype) if x.dtype == ir.DataType.BOOL else found
@@ -44,7 +44,7 @@ def extreme(x: Any, reduce: Callable[..., Any], dims: Sequence[int] = (), keepdi
 
 def place_of_extreme(x: Any, choose: Callable[..., Any], axis: int, keepdim: bool = False) -> Any:
     """Where the largest or smallest comes up first; the first NaN where there is one."""
-    found = choose(_as_ordered(x), axis=axis, keepdims=int(keepdim))
+    found = choose(as_ordered(x), axis=axis, keepdims=int(keepdim))
     if not x.dtype.is_floating_point():
         return found
     first = op.ArgMax(op.Cast(op.IsNaN(x), to=ir.DataType.INT32), axis=axis, keepdims=int(keepdim))
@@ -107,14 +107,28 @@ def _place(x: Any, choose: Callable[..., Any], dim: int | None, keepdim: bool) -
 
 @rule("aten::any", "aten::any.dim", "aten::any.dims")
 def is_any_true(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    return _as_torch_tells(op.Not(_is_none_true(op.Cast(x, to=ir.DataType.BOOL), x, dim, keepdim)), x)
+
+
+@rule("aten::all", "aten::all.dim", "aten::all.dims")
+def are_all_true(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    false = op.Not(op.Cast(x, to=ir.DataType.BOOL))
+    return _as_torch_tells(_is_none_true(false, x, dim, keepdim), x)
+
+
+def _is_none_true(true: Any, like: Any, dim: Any, keepdim: bool) -> Any:
     """By counting, which is right for no elements, too."""
-    true = op.Cast(x, to=ir.DataType.BOOL)
-    if not x.shape:
-        return true
+    if not like.shape:
+        return op.Not(true)
     dims = [dim] if isinstance(dim, int) else list(dim or ())
     axes = [integers(*dims)] if dims else []
     counted = op.ReduceSum(op.Cast(true, to=ir.DataType.INT64), *axes, keepdims=int(keepdim))
-    return op.Greater(counted, integer(0))
+    return op.Equal(counted, integer(0))
+
+
+def _as_torch_tells(answer: Any, x: Any) -> Any:
+    """Of bytes, torch's answer is a byte."""
+    return op.Cast(answer, to=ir.DataType.UINT8) if x.dtype == ir.DataType.UINT8 else answer
 
 
 @rule("aten::topk")
@@ -141,7 +155,7 @@ def _ordered(x: Any, count: Any, dim: int, largest: bool, *, sorted: bool = True
     """The first values in order, and where they were."""
     options = {"axis": dim, "largest": int(largest), "sorted": int(sorted)}
     if not x.dtype.is_floating_point():
-        values, places = op.TopK(_as_ordered(x), count, **options)
+        values, places = op.TopK(as_ordered(x), count, **options)
         return op.Cast(values, to=x.dtype) if x.dtype == ir.DataType.BOOL else values, places
     # NaN in the place of infinity, and infinity in that of the largest number below it.
     below = number(torch.finfo(dtype_of(x.dtype)).max, x)

@@ -118,6 +118,16 @@ def log_add_exp2(x: Any, y: Any) -> Any:
     return op.Div(log_add_exp(op.Mul(x, factor), op.Mul(y, factor)), factor)
 
 
+@rule("aten::log2")
+def log2(x: Any) -> Any:
+    return op.Div(op.Log(x), number(math.log(2), x))
+
+
+@rule("aten::log10")
+def log10(x: Any) -> Any:
+    return op.Div(op.Log(x), number(math.log(10), x))
+
+
 _SMALL = 0.01
 """Below this, ``1 + x`` loses so many digits of ``x`` that a short series is more accurate."""
 
@@ -141,7 +151,9 @@ def expm1(x: Any) -> Any:
 
 
 @rule("aten::pow.Scalar")
-def power_of_number(base: float, exponent: Any) -> Any:
+def power_of_number(base: Any, exponent: Any) -> Any:
+    if isinstance(base, ir.Value):
+        return op.Pow(op.CastLike(base, exponent), exponent)
     # onnxruntime drops the dimensions of an exponent of one element, if the base has none.
     full = np.full([1] * len(exponent.shape), base, dtype=exponent.dtype.numpy())
     return op.Pow(op.Constant(value=ir.tensor(full)), exponent)
@@ -243,9 +255,47 @@ for _name in ("bartlett", "blackman", "hamming", "hann", "kaiser"):
     rule(*(f"aten::{_name}_window{_overload}" for _overload in _overloads))(_window_rule(_make))
 
 
+@rule("aten::fft_fftfreq")
+def frequencies(n: Any, d: float = 1.0, *, dtype: int = -1, **_: Any) -> Any:
+    """Those of the second half are negative."""
+    count = integer(n) if isinstance(n, int) else n
+    places = op.Range(integer(0), count, integer(1))
+    half = op.Div(op.Add(count, integer(1)), integer(2))
+    return _per_length(op.Where(op.Less(places, half), places, op.Sub(places, count)), count, d, dtype)
+
+
+@rule("aten::fft_rfftfreq")
+def half_of_frequencies(n: Any, d: float = 1.0, *, dtype: int = -1, **_: Any) -> Any:
+    count = integer(n) if isinstance(n, int) else n
+    half = op.Add(op.Div(count, integer(2)), integer(1))
+    return _per_length(op.Range(integer(0), half, integer(1)), count, d, dtype)
+
+
+def _per_length(places: Any, count: Any, d: float, dtype: int) -> Any:
+    data_type = ir.DataType.FLOAT if dtype in (-1, None) else ir.DataType(dtype)
+    length = op.Mul(
+        op.Cast(count, to=ir.DataType.DOUBLE), op.Constant(value=ir.tensor(float(d), dtype=ir.DataType.DOUBLE))
+    )
+    return op.Cast(op.Div(op.Cast(places, to=ir.DataType.DOUBLE), length), to=data_type)
+
+
 @rule("aten::repeat_interleave.Tensor")
 def repeat_interleave(repeats: Any, *, output_size: int | None = None) -> Any:
     return core.aten_repeat_interleave_Tensor(repeats)
+
+
+@rule("aten::roll")
+def roll(x: Any, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
+    """Torchlib's rule, except for shifts by symbolic sizes."""
+    if all(isinstance(shift, int) for shift in shifts):
+        return core.aten_roll(x, shifts, dims)
+    rolled = x if dims else op.Reshape(x, integers(-1))
+    for shift, axis in zip(shifts, dims or (0,), strict=True):
+        size = op.Shape(rolled, start=axis, end=axis + 1) if axis >= 0 else op.Gather(op.Shape(rolled), integers(axis))
+        kept = op.Sub(size, op.Mod(op.Reshape(shift, integers(-1)), size))
+        parts = op.Slice(rolled, kept, size, integers(axis)), op.Slice(rolled, integers(0), kept, integers(axis))
+        rolled = op.Concat(*parts, axis=axis)
+    return rolled if dims else op.Reshape(rolled, op.Shape(x))
 
 
 @rule("aten::pad")
@@ -353,6 +403,18 @@ def permutation(n: Any, *, dtype: int = -1, **_: Any) -> Any:
     # In double precision, equal draws, which would favour the first, are very unlikely.
     _, order = op.TopK(op.RandomUniformLike(zeros), count)
     return order if dtype in (-1, ir.DataType.INT64) else op.Cast(order, to=dtype)
+
+
+@rule("aten::multinomial")
+def draws(x: Any, count: int, replacement: bool = False, *, generator: Any = None) -> Any:
+    """Without replacement, the largest logarithms to which Gumbel's noise was added: ONNX draws with replacement."""
+    logits = op.Log(op.Cast(x, to=ir.DataType.FLOAT))
+    if not replacement:
+        noise = op.RandomUniformLike(logits, dtype=ir.DataType.FLOAT)
+        return op.TopK(op.Sub(logits, op.Log(op.Neg(op.Log(noise)))), integers(count), axis=-1)[1]
+    rows = logits if len(x.shape) == 2 else op.Unsqueeze(logits, integers(0))
+    drawn = op.Multinomial(rows, dtype=ir.DataType.INT64, sample_size=count)
+    return drawn if len(x.shape) == 2 else op.Squeeze(drawn, integers(0))
 
 
 @rule("aten::uniform")

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxscript.function_libs.torch_lib.ops import linalg
 from onnxscript.function_libs.torch_lib.ops import nn as torchlib
 
-from precast.onnx.rules.opsets import integers, op, op23
+from precast.onnx.rules.opsets import integer, integers, op, op23
 from precast.onnx.rules.ordering import extreme, place_of_extreme
 from precast.onnx.rules.registry import rule, static_size
 
@@ -120,24 +120,48 @@ def adaptive_average_pool(x: Any, output_size: Sequence[int]) -> Any:
     if all(size == 1 for size in output_size):
         return op.ReduceMean(x, axes, keepdims=1)
     for axis, size in zip(axes, output_size, strict=True):
-        x = _averaged(x, axis, size, static_size(x, axis, "Adaptive pooling to more than one element"))
+        x = _averaged(x, axis, size)
     return x
 
 
-def _averaged(x: Any, axis: int, size: int, total: int) -> Any:
+def _averaged(x: Any, axis: int, size: Any) -> Any:
     rank = len(x.shape)
     order = list(range(rank))
     order[axis], order[-1] = order[-1], order[axis]
-    weights = np.zeros((total, size), dtype=np.float32)
-    for window in range(size):
-        start, stop = window * total // size, -(-(window + 1) * total // size)
-        weights[start:stop, window] = 1 / (stop - start)
-    matrix = op.CastLike(op.Constant(value=ir.tensor(weights)), x)
+    is_static = isinstance(size, int) and isinstance(x.shape[axis], int)
+    matrix = _mean_weights(x.shape[axis], size) if is_static else _dynamic_mean_weights(x, axis, size)
+    matrix = op.CastLike(matrix, x)
     last_first = x if order == sorted(order) else op.Transpose(x, perm=order)
     pooled = op.MatMul(last_first, matrix)
     result = pooled if order == sorted(order) else op.Transpose(pooled, perm=order)
-    result.shape = ir.Shape([size if number == rank + axis else old for number, old in enumerate(x.shape)])
+    new = size if isinstance(size, int) else None
+    result.shape = ir.Shape([new if number == rank + axis else old for number, old in enumerate(x.shape)])
     return result
+
+
+def _mean_weights(total: int, size: int) -> Any:
+    weights = np.zeros((total, size))
+    for window in range(size):
+        start, stop = window * total // size, -(-(window + 1) * total // size)
+        weights[start:stop, window] = 1 / (stop - start)
+    return op.Constant(value=ir.tensor(weights))
+
+
+def _dynamic_mean_weights(x: Any, axis: int, size: Any) -> Any:
+    """The same from sizes known at run time."""
+    zero, one = integer(0), integer(1)
+    size = integer(size) if isinstance(size, int) else size
+    total = op.Gather(op.Shape(x), integer(axis))
+    starts, stops = _bounds(op.Range(zero, size, one), total, size)
+    places = op.Unsqueeze(op.Range(zero, total, one), integers(1))
+    is_inside = op.And(op.GreaterOrEqual(places, starts), op.Less(places, stops))
+    return op.Div(*(op.Cast(each, to=ir.DataType.DOUBLE) for each in (is_inside, op.Sub(stops, starts))))
+
+
+def _bounds(window: Any, total: Any, size: Any) -> tuple[Any, Any]:
+    """Where a window of adaptive pooling starts and stops."""
+    following = op.Mul(op.Add(window, integer(1)), total)
+    return op.Div(op.Mul(window, total), size), op.Div(op.Add(following, op.Sub(size, integer(1))), size)
 
 
 @rule("aten::avg_pool2d")
@@ -188,7 +212,10 @@ def adaptive_max_pool(x: Any, output_size: Sequence[int]) -> Any:
     """The maximum of each window, and its flat index in the pooled dimensions."""
     rank = len(output_size)
     outer = op.Shape(x, end=-rank)
-    if all(size == 1 for size in output_size):
+    is_whole = all(size == 1 for size in output_size)
+    if not is_whole and not all(isinstance(size, int) for size in x.shape[-rank:]):
+        return _dynamic_adaptive_maxima(x, output_size), None
+    if is_whole:
         windows = op.Reshape(x, op.Concat(outer, integers(*[1] * rank, -1), axis=0))
         places = None
     else:
@@ -199,6 +226,16 @@ def adaptive_max_pool(x: Any, output_size: Sequence[int]) -> Any:
     best = place_of_extreme(windows, op.ArgMax, -1, keepdim=True)
     indices = best if places is None else op.GatherElements(places, best, axis=-1)
     return extreme(windows, op.ReduceMax, [-1]), op.Squeeze(indices, integers(-1))
+
+
+def _dynamic_adaptive_maxima(x: Any, output_size: Sequence[int]) -> Any:
+    """One dimension after the other, window by window; without indices."""
+    for axis, count in zip(range(-len(output_size), 0), output_size, strict=True):
+        total = op.Gather(op.Shape(x), integers(axis))
+        bounds = [_bounds(integer(window), total, integer(count)) for window in range(count)]
+        found = [extreme(op.Slice(x, *each, integers(axis)), op.ReduceMax, [axis], keepdim=True) for each in bounds]
+        x = found[0] if count == 1 else op.Concat(*found, axis=axis)
+    return x
 
 
 def _windows(sizes: Sequence[int], output_size: Sequence[int]) -> "np.ndarray[Any, np.dtype[np.int64]]":

@@ -104,6 +104,9 @@ _DISTRUSTED = {
     "aten::_native_batch_norm_legit": "not tried: its sibling above ignores training",
     "aten::_native_batch_norm_legit.no_stats": "not tried: its sibling above ignores training",
     "aten::native_batch_norm": "not tried: its sibling above ignores training",
+    "aten::atleast_1d.Sequence": "maps a sequence, for which onnxruntime loses the types of whole numbers",
+    "aten::atleast_2d.Sequence": "not tried: its sibling above loses types",
+    "aten::atleast_3d.Sequence": "not tried: its sibling above loses types",
     "aten::cross_entropy_loss": "takes targets for class numbers where they are probabilities",
 }
 

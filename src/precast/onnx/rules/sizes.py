@@ -182,6 +182,20 @@ def sym_size(x: Any, dim: int) -> Any:
     return op.Squeeze(op.Shape(x, start=position, end=position + 1))
 
 
+@rule("aten::sym_size.int", is_complex=True)
+def sym_size_of_complex(x: Any, dim: int) -> Any:
+    """Pairs have a dimension more, the last one."""
+    return sym_size(x, dim if dim >= 0 else dim + len(x.shape) - 1)
+
+
+@rule("aten::_local_scalar_dense", "aten::item")
+def item(x: Any) -> Any:
+    number = op.Reshape(x, op.Constant(value=ir.tensor([], dtype=_INT)))
+    if x.dtype == ir.DataType.BOOL:
+        return number
+    return op.Cast(number, to=_FLOAT if x.dtype.is_floating_point() else _INT)
+
+
 @rule("operator::getitem")
 def item_of_sequence(sequence: Any, position: int) -> Any:
     """An item of a sequence value; items of tuples need no rule."""
