@@ -2,7 +2,7 @@
 
 A variant serves every later call that is equivalent to tracing: same pytree, dtypes, devices, ranks,
 ``requires_grad``, grad mode, autocast, Python values, train/eval modes, and sizes (or, if dynamic, sizes that satisfy
-the variant's guards). Any other call is compiled anew.
+the variant's guards). Any other call is recompiled.
 """
 
 import logging

@@ -23,7 +23,7 @@ class CompiledModule(torch.nn.Module):
     """A compiled module. It shares parameters, buffers, submodules, attributes, hooks and mode with the original.
 
     ``state_dict`` has the original's keys, optimizers see the original's parameters, and methods of the original that
-    call the module run the compiled code. Copied and unpickled modules compile anew.
+    call the module run the compiled code. Copied and unpickled modules are recompiled.
     """
 
     def __init__(self, original: torch.nn.Module, compile_function: CompileFunction) -> None:

@@ -68,7 +68,7 @@ def check_module_outputs(tree: pytree.TreeSpec) -> None:
 
 
 def check_layouts(facts: BoundaryFacts, call: PreparedCall) -> None:
-    """Refuse inputs that are laid out anew: no result of the graph could say so."""
+    """Refuse inputs whose sizes, strides or memory the program changes: no result of the graph could say so."""
     for number, fact in enumerate(facts.inputs):
         name = call.input_names[number]
         if fact.mutates_metadata:

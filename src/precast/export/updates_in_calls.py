@@ -123,7 +123,7 @@ def _may_be_written_there(
     order: Mapping[fx.Node, int],
     write: fx.Node,
 ) -> bool:
-    """Whether nobody sees it when each value is written at the end of its call, one after the other."""
+    """Whether no node can tell if each value is written at the end of its call, one after the other."""
     ends = [order[calls[value].nodes[-1]] for value in values]
     insides = [set(calls[value].nodes) for value in values]
     return (

@@ -59,7 +59,7 @@ class Program:
         """Return a copy of the graph to edit: node names and metadata are the same, node objects are new."""
         graph = fx.Graph()
         result = graph.graph_copy(self.graph, {}, return_output_node=True)
-        assert isinstance(result, tuple), "graph_copy was asked for the output node"
+        assert isinstance(result, tuple), "graph_copy returns the values of the output node"
         returned, original_output = result
         output = graph.output(returned)
         output.meta = dict(original_output.meta)

@@ -121,7 +121,7 @@ class Reshape:
 class Result:
     """A result of a graph: a value or a number, or a chain of views of a value.
 
-    A constant that eager would create anew at each call `is_copied`: callers may write into it.
+    A constant that eager would create at each call `is_copied`: callers may write into it.
     """
 
     value: Any

@@ -1,7 +1,7 @@
 """Clears what functions under ``functools.lru_cache`` cached during a trace: it must not be used outside of it.
 
 Before: a helper's cache holds the fake tensor, or the symbol, that it returned while the program was traced
-After:  the cache is empty; the next trace, and eager, compute the value anew
+After:  the cache is empty; the next trace, and eager, compute the value again
 """
 
 import functools

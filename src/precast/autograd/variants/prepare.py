@@ -97,7 +97,7 @@ def _over_tensors(
 ) -> FlatFunction:
     """The prepared function with tensors as its only inputs and outputs; everything else is constant.
 
-    It may run again much later, for higher-order gradients: it holds no tensor of the call, reads ``state`` anew, and
+    It may run again much later, for higher-order gradients: it holds no tensor of the call, reads ``state`` again, and
     runs in the Python state that was traced.
     """
     template, tree, gradients = list(prepared.fake_inputs), prepared.call.tree, prepared.gradients

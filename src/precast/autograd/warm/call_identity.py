@@ -29,7 +29,7 @@ _SWITCHES = (
     "_get_overrideable_sdp_enabled", "_get_qengine", "_is_fwd_grad_enabled", "_is_grad_layout_enforcement_enabled",
     "_is_torch_function_enabled", "_is_view_replay_enabled", "is_autocast_cache_enabled",
 )  # fmt: skip
-# Set by shells, terminals and schedulers anew for each session; what programs compute does not depend on them.
+# Set by shells, terminals and schedulers for each session; what programs compute does not depend on them.
 _SESSION_VARIABLES = frozenset({
     "_", "COLUMNS", "DISPLAY", "LINES", "LOGNAME", "OLDPWD", "PPID", "PWD", "PYTEST_CURRENT_TEST", "SHLVL", "TERM",
     "TERM_SESSION_ID", "TMPDIR", "TMUX", "TMUX_PANE", "TTY", "WINDOWID", "XDG_SESSION_ID",

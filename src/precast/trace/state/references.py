@@ -68,7 +68,7 @@ class References:
             if id(value) in around:
                 raise CaptureError(
                     "The program makes a container that holds itself.",
-                    why="a captured program makes what it returns anew at each call, and would have no end here",
+                    why="a captured program makes new results at each call, and would have no end here",
                     fix="Keep the container outside, or without a reference to itself.",
                 )
             if id(value) in self._met:
