@@ -10,7 +10,6 @@ import precast
 import precast.runtime
 from tests.packaging.programs_with_walls import CASES
 
-SAMPLES = 3
 OPERATORS = (
     "abs", "angle", "addmm", "cat", "conj", "div", "exp", "fft.fft", "fft.hfft", "fft.ihfft", "fft.irfftn", "fft.rfftn",
     "istft", "matmul", "mean", "mul", "polar", "reciprocal", "stft", "sum", "view_as_complex", "where",
@@ -30,20 +29,21 @@ def as_call(operator, sample):
     return function, tuple(leaves[number] for number in places)
 
 
-@pytest.fixture(scope="module")
-def samples():
+def samples(count):
     """Calls by operator and number."""
     found = {}
     for operator in (each for each in op_db if each.name in OPERATORS and not each.variant_test_name):
         dtype = torch.complex64 if torch.complex64 in operator.dtypes else torch.float32
-        for number, sample in zip(range(SAMPLES), operator.sample_inputs("cpu", dtype), strict=False):
+        for number, sample in zip(range(count), operator.sample_inputs("cpu", dtype), strict=False):
             found[f"{operator.name}.{number}"] = as_call(operator, sample)
     return found
 
 
-def test_torchs_own_samples(samples, tmp_path):
-    model = precast.runtime.load(precast.package(samples, path=tmp_path / "samples.precast", samples=False))
-    for name, (function, tensors) in samples.items():
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_torchs_own_samples(count, tmp_path):
+    programs = samples(count)
+    model = precast.runtime.load(precast.package(programs, path=tmp_path / "samples.precast", samples=False))
+    for name, (function, tensors) in programs.items():
         arrays = [tensor.detach().resolve_conj().numpy() for tensor in tensors]
         mine = pytree.tree_map_only((np.ndarray, np.generic), torch.as_tensor, model[name](*arrays))
         torch.testing.assert_close(

@@ -94,7 +94,7 @@ _data_ptr = torch.Tensor.data_ptr
 
 @dataclass(frozen=True)
 class CompiledVariant:
-    """A compiled call. ``places`` are the positions of tensors among the values; captured tensors are read at each call."""
+    """A compiled call. ``places`` are the positions of tensors among the values; captured ones are read each time."""
 
     call: FlatCall
     places: tuple[int, ...]
