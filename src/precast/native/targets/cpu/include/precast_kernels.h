@@ -239,7 +239,8 @@ inline T left_shift(T a, T b) {
 template <class T>
 inline T right_shift(T a, T b) {
     const bool is_out = (b < T(0)) | (b >= T(sizeof(T) * 8));
-    return static_cast<T>(a >> (is_out ? T(sizeof(T) * 8 - 1) : b));
+    const T all_sign = a < T(0) ? static_cast<T>(-1) : T(0);
+    return is_out ? all_sign : static_cast<T>(a >> b);
 }
 
 // The series for large x, after recurrence up to there; reflection for negative x.

@@ -128,4 +128,5 @@ def left_shift(a, b):
 def right_shift(a, b):
     bits: tl.constexpr = a.dtype.primitive_bitwidth
     is_out = (b < 0) | (b >= bits)
-    return a >> tl.where(is_out, tl.full((), bits - 1, b.dtype), b)
+    inside = a >> tl.where(is_out, tl.zeros_like(b), b)
+    return tl.where(is_out, tl.where(a < 0, tl.full((), -1, tl.int64), 0).to(a.dtype), inside)
