@@ -75,6 +75,9 @@ CASES |= {
     "max_special": (
         lambda x: aten.max_pool2d_with_indices(x, [1, 2]),
         [torch.tensor([[[1.0, math.nan, -math.inf, -math.inf, math.inf, 3.0, 2.0, 2.0]]])]),
+    "max_of_several_nan": (
+        lambda x: aten.max_pool2d_with_indices(x, [2, 4]),
+        [torch.tensor([[[1.0, math.nan, 2.0, 3.0], [math.nan, 0.0, math.nan, 5.0]]])]),
     "max_i32": (lambda x: aten.max_pool2d_with_indices(x, [2, 2])[0], [floats(*IMAGE).mul(100).int()]),
     "max_bf16": (lambda x: aten.max_pool2d_with_indices(x, [2, 2]), [floats(*IMAGE, dtype=torch.bfloat16)]),
     "average_f64": (lambda x: aten.avg_pool2d(x, [3, 3]), [floats(*IMAGE, dtype=torch.float64)]),

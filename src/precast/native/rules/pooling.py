@@ -145,7 +145,7 @@ def _dims(shape: Indices, count: int) -> tuple[int, ...]:
 
 
 def max_pool(builder: Builder, source: Buffer, windows: list[Window]) -> tuple[Buffer, Buffer]:
-    """The maximum of each window, and its position in the plane: the first, if there are several."""
+    """The maximum of each window, and its position in the plane: the first of equal numbers, but the last NaN."""
     values_result, places_result = builder.results
     dtype = math_dtype(source.dtype)
     lowest = as_scalar(neutral("max", dtype), dtype)
@@ -162,17 +162,22 @@ def max_pool(builder: Builder, source: Buffer, windows: list[Window]) -> tuple[B
     def place_of(at: Indices) -> Scalar:
         where, is_inside = nearest_tap_places(windows, at)
         value, peak = Load(source, where, is_inside), Load(values, at[: len(at) - len(windows)])
-        is_peak = apply("eq", value, peak)
-        if is_floating(source.dtype):
-            is_peak = apply("logical_or", is_peak, apply("is_nan", cast(value, dtype)))
         flat = constant(0)
         for window, position in zip(windows, where[len(where) - len(windows) :], strict=True):
             flat = flat * window.inputs + position
+        number, is_peak = IndexValue(flat, "i64"), apply("eq", value, peak)
+        if is_floating(source.dtype):
+            is_nan = apply("is_nan", cast(value, dtype))
+            # Below zero, the least number is that of the last NaN.
+            number, is_peak = apply("where", is_nan, -1 - number, number), apply("logical_or", is_peak, is_nan)
         is_found = is_peak if is_inside is None else all_of(is_inside, is_peak)
-        return apply("where", is_found, IndexValue(flat, "i64"), none)
+        return apply("where", is_found, number, none)
+
+    def decoded(number: Scalar) -> Scalar:
+        return apply("maximum", number, -1 - number) if is_floating(source.dtype) else number
 
     with builder.part("places"):
-        places = builder.combine("min", shape, dims, place_of, result=places_result)
+        places = builder.combine("min", shape, dims, place_of, finish=decoded, result=places_result)
     return values, places
 
 
