@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from precast.native.loops.buffers import contiguous_strides
+from precast.native.loops.buffers import channels_last_strides, contiguous_strides
 from precast.native.loops.interpreter import interpret
-from precast.native.passes.layouts import channels_last, channels_last_strides
+from precast.native.passes.layouts import channels_last
 from tests.native.lowering.pipeline import lowered
 
 IMAGE, FILTERS = torch.randn(2, 4, 9, 8), torch.randn(4, 4, 3, 3)

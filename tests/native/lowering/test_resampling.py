@@ -54,6 +54,24 @@ CASES |= {
     "upsample_by_factor": (
         lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear", recompute_scale_factor=False),
         [floats(2, 3, 5, 4)]),
+    "sizes_stay_or_double": (
+        lambda x: [
+            F.interpolate(x, scale_factor=(1.1, 2.1), mode=mode)
+            for mode in ("nearest", "nearest-exact", "bilinear", "bicubic")
+        ],
+        [floats(2, 3, 5, 4)]),
+    "sizes_stay_or_double_backward": (
+        lambda dy: [
+            aten.upsample_nearest2d_backward(dy, [5, 8], [2, 3, 5, 4], 1.1, 2.1),
+            aten.upsample_bilinear2d_backward(dy, [5, 8], [2, 3, 5, 4], False, 1.1, 2.1)],
+        [floats(2, 3, 5, 8)]),
+    "sizes_of_many_stay": (
+        lambda x, y: [F.interpolate(each, scale_factor=1.004) for each in (x, y)],
+        [floats(1, 1, 65, 65), floats(1, 4, 65, 65).to(memory_format=torch.channels_last)]),
+    "lengths_stay": (
+        lambda x: [F.interpolate(x, scale_factor=1.1, mode=mode) for mode in ("nearest", "linear")],
+        [floats(2, 3, 5)]),
+    "bytes_stay": (lambda x: F.interpolate(x, scale_factor=1.1), [every_byte(2, 3, 5, 4)]),
     "upsample_bf16": (lambda x: F.interpolate(x, size=(7, 3)), [floats(2, 3, 5, 4, dtype=torch.bfloat16)]),
     "upsample_u8": (lambda x: F.interpolate(x, size=(7, 3)), [integers(2, 3, 5, 4, low=0, high=99, dtype=torch.uint8)]),
     "bilinear_u8": (

@@ -88,6 +88,12 @@ def contiguous_strides(shape: tuple[Index, ...]) -> tuple[Index, ...]:
     return tuple(reversed(strides)) if shape else ()
 
 
+def channels_last_strides(shape: tuple[Index, ...]) -> tuple[Index, ...]:
+    """Strides of a buffer whose dimension 1 is innermost."""
+    batch, *spatial, channels = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    return (batch, channels, *spatial)
+
+
 def contiguous_buffer(name: str, dtype: str, shape: tuple[Index | int, ...]) -> Buffer:
     sizes = tuple(map(as_index, shape))
     return Buffer(name, dtype, sizes, contiguous_strides(sizes))

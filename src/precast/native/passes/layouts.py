@@ -32,8 +32,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from precast.native.loops.buffers import Buffer, contiguous_strides, whole
-from precast.native.loops.index import Index, Variable, atom, coefficient_of, constant
+from precast.native.loops.buffers import Buffer, channels_last_strides, whole
+from precast.native.loops.index import Variable, atom, coefficient_of, constant
 from precast.native.loops.program import (
     FallbackStep,
     Kernel,
@@ -78,12 +78,6 @@ def channels_last(program: LoopProgram, *, weights: bool = False) -> LoopProgram
             images[buffer] = arranged
             waiting += neighbours[buffer]
     return with_steps(program, [with_buffers(step, images) for step in program.steps])
-
-
-def channels_last_strides(shape: tuple[Index, ...]) -> tuple[Index, ...]:
-    """Strides of a buffer whose dimension 1 is innermost."""
-    batch, *spatial, channels = contiguous_strides((shape[0], *shape[2:], shape[1]))
-    return (batch, channels, *spatial)
 
 
 def _depends_on_layout(step: Step) -> bool:

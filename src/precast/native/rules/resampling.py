@@ -19,12 +19,12 @@ from itertools import product
 
 import torch
 
-from precast.native.loops.buffers import Buffer
-from precast.native.loops.index import Index, constant
+from precast.native.loops.buffers import Buffer, channels_last_strides
+from precast.native.loops.index import Index, constant, floor_divide
 from precast.native.loops.program import Store
 from precast.native.loops.scalars import Constant, IndexValue, Load, Scalar, apply, as_scalar, cast
 from precast.native.rules.builder import Builder, Indices, Result, math_dtype
-from precast.native.rules.conditions import sure_place
+from precast.native.rules.conditions import all_of, compare, sure_place
 from precast.native.rules.registry import Rule, lowering
 
 Scale = float | None
@@ -47,6 +47,8 @@ class Axis:
     outputs: Index
     scale: Scale
     dtype: str
+    ignores_scale: Scalar
+    """Whether a size that stays (or doubles, of nearest neighbours) counts, whatever the scale factor."""
 
     def ratio(self, *, align_corners: bool = False) -> Scalar:
         if align_corners:
@@ -64,13 +66,22 @@ class Axis:
         last = IndexValue(self.inputs - 1, "i64")
         return apply("minimum", apply("maximum", position, Constant(0, "i64")), last)
 
+    def unscaled(self, at: Index, position: Scalar, *multiples: int) -> Scalar:
+        """`position`, but for sizes that are one of these multiples of the input's: as if that were the factor."""
+        for each in () if self.scale is None else multiples:
+            is_multiple = all_of(self.ignores_scale, compare("eq", self.inputs * each, self.outputs))
+            whole = cast(IndexValue(floor_divide(at, each), "i64"), position.dtype)
+            position = apply("where", is_multiple, whole, position)
+        return position
+
     def place(self, position: Scalar) -> Index:
         return sure_place("position", self.clamped(position), self.inputs)
 
 
 def nearest_taps(axis: Axis, at: Index, *, exact: bool) -> list[Tap]:
     center = axis.number(at) + 0.5 if exact else axis.number(at)
-    return [Tap(axis.place(cast(apply("floor", center * axis.ratio()), "i64")), None)]
+    place = cast(apply("floor", center * axis.ratio()), "i64")
+    return [Tap(axis.place(place if exact else axis.unscaled(at, place, 1, 2)), None)]
 
 
 def _source_position(axis: Axis, at: Index, *, align_corners: bool) -> Scalar:
@@ -79,7 +90,8 @@ def _source_position(axis: Axis, at: Index, *, align_corners: bool) -> Scalar:
 
 
 def linear_taps(axis: Axis, at: Index, *, align_corners: bool) -> list[Tap]:
-    position = apply("maximum", _source_position(axis, at, align_corners=align_corners), as_scalar(0, axis.dtype))
+    source = axis.unscaled(at, _source_position(axis, at, align_corners=align_corners), 1)
+    position = apply("maximum", source, as_scalar(0, axis.dtype))
     first = axis.clamped(cast(apply("floor", position), "i64"))
     above = position - cast(first, axis.dtype)
     above = apply("minimum", apply("maximum", above, as_scalar(0, axis.dtype)), as_scalar(1, axis.dtype))
@@ -196,12 +208,35 @@ def _combinations(taps: list[TapsAt], at: Indices) -> list[tuple[Indices, Scalar
     return found
 
 
-def _axes(inputs: Indices, outputs: Indices, scales: Sequence[Scale], dtype: str) -> list[Axis]:
+_SMALL = 128
+
+
+def _ignores_scale(source: Buffer, outputs: Indices) -> Scalar:
+    """Whether eager's forward runs the kernel for nearest neighbours that does: for small or channels-last images."""
+    channels, *sizes = source.shape[1:]
+    if len(sizes) == 1:
+        return Constant(False, "bool")
+    has_channels = channels.constant is not None and channels.constant > 3
+    if has_channels and source.strides == channels_last_strides(source.shape):
+        return Constant(True, "bool")
+    return compare("le", sum(outputs[2:], constant(0)), _SMALL)
+
+
+def _axes(
+    builder: Builder,
+    inputs: Indices,
+    outputs: Indices,
+    scales: Sequence[Scale],
+    dtype: str,
+    ignores_scale: Scalar | None = None,
+) -> list[Axis]:
     count = len(scales)
     pairs = zip(inputs[len(inputs) - count :], outputs[len(outputs) - count :], strict=True)
     # Positions are computed in single precision unless the data is double, as in eager.
     compute = "f64" if dtype == "f64" else "f32"
-    return [Axis(*pair, scale, compute) for pair, scale in zip(pairs, scales, strict=True)]
+    is_cpu = builder.target is None or builder.target.device == "cpu"
+    ignores = Constant(is_cpu, "bool") if ignores_scale is None or not is_cpu else ignores_scale
+    return [Axis(*pair, scale, compute, ignores) for pair, scale in zip(pairs, scales, strict=True)]
 
 
 def _tabulated(builder: Builder, axes: list[Axis], taps: Taps) -> list[TapsAt]:
@@ -234,8 +269,10 @@ def _weight(tap: Tap) -> Scalar:
     return tap.weight
 
 
-def resample(builder: Builder, source: Buffer, scales: Sequence[Scale], taps: Taps) -> Buffer:
-    axes = _axes(source.shape, builder.result.shape, scales, source.dtype)
+def resample(
+    builder: Builder, source: Buffer, scales: Sequence[Scale], taps: Taps, ignores_scale: Scalar | None = None
+) -> Buffer:
+    axes = _axes(builder, source.shape, builder.result.shape, scales, source.dtype, ignores_scale)
     dtype, leading = math_dtype(source.dtype), len(source.shape) - len(axes)
     tables = _tabulated(builder, axes, taps)
 
@@ -254,12 +291,12 @@ def resample(builder: Builder, source: Buffer, scales: Sequence[Scale], taps: Ta
 def interpolate(builder: Builder, source: Buffer, scales: Sequence[Scale], taps: Taps) -> Buffer:
     if source.dtype != "u8":
         return resample(builder, source, scales, taps)
-    return resample_bytes(builder, source, _axes(source.shape, builder.result.shape, scales, "f64"), taps)
+    return resample_bytes(builder, source, _axes(builder, source.shape, builder.result.shape, scales, "f64"), taps)
 
 
 def resample_backward(builder: Builder, gradient: Buffer, scales: Sequence[Scale], taps: Taps) -> Buffer:
     result = builder.result
-    axes = _axes(result.shape, gradient.shape, scales, gradient.dtype)
+    axes = _axes(builder, result.shape, gradient.shape, scales, gradient.dtype)
     dtype, leading = math_dtype(gradient.dtype), len(gradient.shape) - len(axes)
     wide = Result(dtype, result.shape, result.strides)
     tables = _tabulated(builder, axes, taps)
@@ -280,7 +317,8 @@ def _nearest_rules(*, exact: bool) -> tuple[Rule, Rule]:
         return nearest_taps(axis, at, exact=exact)
 
     def forward(builder: Builder, source: Buffer, size: object, *scales: Scale) -> Buffer:
-        return resample(builder, source, _scales(scales, source), taps)
+        ignores_scale = _ignores_scale(source, builder.result.shape)
+        return resample(builder, source, _scales(scales, source), taps, ignores_scale)
 
     def backward(builder: Builder, gradient: Buffer, size: object, input_size: object, *scales: Scale) -> Buffer:
         return resample_backward(builder, gradient, _scales(scales, gradient), taps)
@@ -318,7 +356,8 @@ def _register(name: str, rules: tuple[Rule, Rule]) -> None:
 @lowering(aten.upsample_nearest2d.vec)
 def nearest_by_factors(builder: Builder, source: Buffer, size: object, factors: Sequence[float] | None) -> Buffer:
     scales = [None, None] if factors is None else list(factors)
-    return resample(builder, source, scales, lambda axis, at: nearest_taps(axis, at, exact=False))
+    ignores_scale = _ignores_scale(source, builder.result.shape)
+    return resample(builder, source, scales, lambda axis, at: nearest_taps(axis, at, exact=False), ignores_scale)
 
 
 @lowering(aten.upsample_bilinear2d.vec)
