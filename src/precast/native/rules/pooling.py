@@ -165,7 +165,8 @@ def max_pool(builder: Builder, source: Buffer, windows: list[Window]) -> tuple[B
         flat = constant(0)
         for window, position in zip(windows, where[len(where) - len(windows) :], strict=True):
             flat = flat * window.inputs + position
-        number, is_peak = IndexValue(flat, "i64"), apply("eq", value, peak)
+        number: Scalar = IndexValue(flat, "i64")
+        is_peak = apply("eq", value, peak)
         if is_floating(source.dtype):
             is_nan = apply("is_nan", cast(value, dtype))
             # Below zero, the least number is that of the last NaN.
