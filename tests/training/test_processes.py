@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import distributed
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 import precast
-from precast.errors import InputValueError
+from precast.errors import InputTypeError, InputValueError
 from precast.training.schedule import schedule_collectives
 from tests.training.like_eager import eager_step
 from tests.training.process_worker import STEPS, Network, batches, loss_of, make_optimizer
@@ -164,6 +166,17 @@ def test_optimizers_that_look_at_whole_parameters_are_not_sharded(alone):
         precast.train_step(model, loss_of, optimizer, batches(1)[0], process_group=alone, shard="optimizer")
     with pytest.raises(InputValueError, match="shard cannot be"):
         precast.train_step(model, loss_of, make_optimizer(model), batches(1)[0], shard="optimizer")
+
+
+@pytest.mark.parametrize(
+    ("wrap", "kind"),
+    [(DistributedDataParallel, "DistributedDataParallel"), (fully_shard, "FSDPModule")],
+    ids=["ddp", "fully_shard"],
+)
+def test_wrappers_that_exchange_gradients_themselves_are_refused(alone, wrap, kind):
+    model = wrap(Network())
+    with pytest.raises(InputTypeError, match=rf"is a {kind}.*\n.*\n.*Pass the module.*process_group="):
+        precast.train_step(model, loss_of, make_optimizer(model), batches(1)[0], backend="nop")
 
 
 def test_a_checkpoint_of_another_step_is_refused(tmp_path):

@@ -268,7 +268,17 @@ def test_what_a_program_cannot_hold_is_refused(make, loss_fn, settings, words):
 
 def test_autocast_around_a_step_is_refused():
     model = Network()
+    optimizer, (batch,) = torch.optim.SGD(model.parameters()), batches(1)
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(InputValueError, match="under autocast"):
+        precast.train_step(model, loss_of, optimizer, batch, backend="nop")
+    step = precast.train_step(model, loss_of, optimizer, batch, backend="nop")
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(InputValueError, match="under autocast"):
+        step(batch)
+
+
+def test_scripted_modules_are_refused_by_their_name():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.jit.script(torch.nn.Linear(2, 2)))
+    with pytest.raises(InputTypeError, match="submodule '1' is a ScriptModule"):
         precast.train_step(model, loss_of, torch.optim.SGD(model.parameters()), batches(1)[0], backend="nop")
 
 

@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 import torch
 
-from precast.errors import InputValueError
 from precast.export.program import ExportedProgram, Origin
 from precast.export.signature import Dialect
 from precast.export.stored_tensors import without_stored_outputs, without_stored_tensors
@@ -46,7 +45,6 @@ def capture_step(
 
     With ``tell_stored``, what it leaves in Python's state is reported, and its traced values are further results.
     """
-    _refuse_autocast()
     with _recurrence_in_steps():
         program = _capturing(batch, dynamic_shapes)(module, returns_leaks=True, tell_stored=tell_stored)
     if tell_stored is None:
@@ -62,7 +60,6 @@ def capture_step(
 
 def capture_evaluation(module: torch.nn.Module, batch: Any, dynamic_shapes: Any = None) -> ExportedProgram:
     """Capture ``module(batch)`` without gradients; what it stores in Python's state must not matter to later calls."""
-    _refuse_autocast()
     record = _capturing(batch, dynamic_shapes)
     with _recurrence_in_steps():
         try:
@@ -143,12 +140,3 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for module, was_training in before:
             module.training = was_training
-
-
-def _refuse_autocast() -> None:
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        raise InputValueError(
-            "A training step is captured under autocast.",
-            why="the backward and the update would be cast too, which they are not where autocast ends with the loss",
-            fix="Enter autocast inside the loss function: with torch.autocast('cpu', torch.bfloat16): return …",
-        )

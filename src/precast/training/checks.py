@@ -34,6 +34,16 @@ def check_budget(memory_budget: float | None, accumulate: int, group: ProcessGro
         )
 
 
+def refuse_autocast() -> None:
+    """Refuse a step within an autocast region."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise InputValueError(
+            "A training step is called under autocast.",
+            why="the backward and the update would be cast too, which they are not where autocast ends with the loss",
+            fix="Enter autocast inside the loss function: with torch.autocast('cpu', torch.bfloat16): return …",
+        )
+
+
 def check_arguments(
     model: object, grad_clip: object, accumulate: object, entries: Sequence[str], known: Iterable[str]
 ) -> None:
@@ -44,6 +54,7 @@ def check_arguments(
             why="a step updates the parameters of a module",
             fix="Pass an nn.Module.",
         )
+    _check_modules(model)
     if grad_clip is not None and not (isinstance(grad_clip, float | int) and grad_clip > 0):
         raise InputValueError(
             f"grad_clip cannot be {grad_clip!r}.", why="it is the largest norm of the gradients", fix="Pass 1.0, say."
@@ -56,3 +67,26 @@ def check_arguments(
         raise InputValueError(
             f"entries cannot be {entries!r}.", why=f"they are of {', '.join(known)}", fix="Pass ('train', 'eval')."
         )
+
+
+def _check_modules(model: torch.nn.Module) -> None:
+    """Refuse wrappers and compiled modules, whose forward is not the model's own Python code."""
+    for name, module in model.named_modules():
+        kinds = {each.__name__ for each in type(module).__mro__}
+        found = next((kind for kind in _FOREIGN if kind in kinds), None)
+        if found is not None:
+            raise InputTypeError(
+                f"{f'The submodule {name!r}' if name else 'The model'} is a {found}.",
+                why="a step traces the model's own forward, and its gradients and collectives are part of the program",
+                fix=_FOREIGN[found],
+            )
+
+
+_FOREIGN = {
+    "DistributedDataParallel": "Pass the module that it wraps, and process_group=torch.distributed.group.WORLD.",
+    "FullyShardedDataParallel": "Pass the module that it wraps, with process_group= and shard='parameters'.",
+    "FSDPModule": "Pass the module without fully_shard, with process_group= and shard='parameters'.",
+    "OptimizedModule": "Pass the module that was given to torch.compile.",
+    "ScriptModule": "Pass the module that was scripted.",
+}
+"""Classes by their names, since some are not imported unless they are used, and what to do instead."""

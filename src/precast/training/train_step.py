@@ -32,7 +32,7 @@ from precast.trace.state.reads import Reads
 from precast.trace.state.stored import Stored
 from precast.training.capture import capture_evaluation, capture_step, evaluating, gradients_set_aside, run_on_fakes
 from precast.training.checkpoints import Rank, read_checkpoint, write_checkpoint
-from precast.training.checks import check_arguments, check_budget, refuse_impure
+from precast.training.checks import check_arguments, check_budget, refuse_autocast, refuse_impure
 from precast.training.compiled_step import CompiledStep
 from precast.training.initial_state import add_initial_state, check_optimizer, counted_by
 from precast.training.live_state import LiveState, ModelStructure
@@ -195,6 +195,7 @@ class TrainStep:
     @property
     def program(self) -> ExportedProgram:
         """The program of the whole step, captured for the example batch."""
+        refuse_autocast()
         return self._program(self._module(), self._example)
 
     @property
@@ -317,6 +318,7 @@ class TrainStep:
 
     def _fitting(self, batch: Any) -> tuple[CompiledStep, LiveState, list[torch.Tensor]] | None:
         """The compiled step for such a batch, and its state; None if the first step must run in eager."""
+        refuse_autocast()
         check_hooks(self.optimizer, parameters_of(self.optimizer))
         known = self._variants.setdefault(self._key(batch), [])
         for variant in known:
