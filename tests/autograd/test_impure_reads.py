@@ -176,3 +176,56 @@ def test_an_iterator_that_is_not_used_is_no_hindrance():
     compiled = precast.compile(lambda x: x * module.scale, backend="nop", fullgraph=True)
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
     assert next(module.numbers) == 1
+
+
+_GENERATOR = torch.Generator()
+
+
+def _seeded(x):
+    torch.manual_seed(7)
+    return x + torch.rand(2)
+
+
+def _with_a_generator_of_its_own(x):
+    return x + torch.rand(2, generator=torch.Generator().manual_seed(3))
+
+
+def _with_a_seeded_generator(x):
+    _GENERATOR.manual_seed(1)
+    return x + torch.rand(2, generator=_GENERATOR)
+
+
+def _forked(x):
+    with torch.random.fork_rng():
+        drawn = torch.rand(2)
+    return x + drawn + torch.rand(2)
+
+
+def _drawn_again(x):
+    state = torch.get_rng_state()
+    drawn = torch.rand(2)
+    torch.set_rng_state(state)
+    return x + drawn, torch.rand(2)
+
+
+def _in_another_dtype(x):
+    torch.set_default_dtype(torch.float64)
+    made = torch.ones(2)
+    torch.set_default_dtype(torch.float32)
+    return x + made
+
+
+@pytest.mark.parametrize(
+    "program",
+    [_seeded, _with_a_generator_of_its_own, _with_a_seeded_generator, _forked, _drawn_again, _in_another_dtype],
+)
+def test_what_sets_random_states_or_defaults_runs_in_eager(program):
+    compiled = precast.compile(program, backend="nop")
+    with pytest.warns(UserWarning, match="runs uncompiled"):
+        compiled(torch.ones(2))
+    for seed in range(2):
+        results = []
+        for call in (program, compiled):
+            torch.manual_seed(seed)
+            results.append((call(torch.ones(2)), torch.rand(1)))
+        torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)

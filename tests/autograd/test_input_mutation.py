@@ -282,3 +282,57 @@ def test_set_to_an_intermediate():
         return x + 1
 
     assert_like_eager(function, constants)
+
+
+def _squeezed_and_added(x, y):
+    view = (x * 1)[None]
+    view.squeeze_(0)
+    view += y
+    return view.sin()
+
+
+def _transposed_and_written(x, y):
+    whole = x * 1
+    view = whole[:2]
+    view.t_()
+    view[0].mul_(2)
+    return whole.sin(), view, y
+
+
+def _written_below_a_transposed_view(x, y):
+    whole = x * 1
+    view = whole[:2]
+    view.transpose_(0, 1)
+    whole.mul_(y)
+    return view.sin(), whole
+
+
+def _unsqueezed_input(x, y):
+    x.unsqueeze_(0)
+    x[0, 1].mul_(y[0])
+    return x.sum(0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [_squeezed_and_added, _transposed_and_written, _written_below_a_transposed_view, _unsqueezed_input],
+)
+def test_gradients_of_views_whose_sizes_change_in_place(function):
+    """Autograd replayed the view as it was made, and wrote gradients where others belong."""
+    assert_like_eager(function, results_of_leaves)
+
+
+def _data_assigned(x, y):
+    x.data = y.detach() * 2
+    return x.sum()
+
+
+def _pointed_elsewhere(x, y):
+    with torch.no_grad():
+        x.set_(y.clone())
+    return x * 2
+
+
+@pytest.mark.parametrize("function", [_data_assigned, _pointed_elsewhere])
+def test_gradients_end_in_a_leaf_that_has_other_memory(function):
+    assert_like_eager(function)

@@ -1,8 +1,11 @@
 """Inputs that are the same tensor, or overlap in memory, and are written into."""
 
+from functools import partial
+
 import pytest
 import torch
 
+import precast
 from precast.autograd import aot_function
 from precast.compilers import nop
 from precast.errors import CaptureError, InputValueError
@@ -229,3 +232,30 @@ def test_overlap_without_gradients_needs_no_common_base():
         return y * 1
 
     assert_like_eager(function, inputs)
+
+
+def _with_its_detached_self():
+    x = leaf(3, 3)
+    result = x * 1
+    return [x], [result, result.detach()]
+
+
+def test_what_overlaps_without_being_views_of_one_tensor_runs_in_eager_by_default():
+    compiled = partial(precast.compile, backend="nop")
+    with pytest.warns(precast.GraphBreakWarning, match="not views of one tensor"):
+        assert_like_eager(write_first, _with_its_detached_self, compile=lambda function, _, dynamic: compiled(function))
+
+
+def _moved(x, y):
+    x.unsqueeze_(0)
+    y.transpose_(0, 1)
+    return x * y.sum()
+
+
+def test_overlapping_views_get_other_sizes_and_gradients_of_gradients():
+    def make():
+        x = leaf(4, 3)
+        result = x * 1
+        return [x], [result[:3], result[1:]]
+
+    assert_like_eager(_moved, make)

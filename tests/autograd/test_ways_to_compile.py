@@ -152,3 +152,13 @@ def test_fake_inputs_are_compiled_for_at_once_and_their_symbols_are_dynamic():
         x = torch.randn(size, 3)
         torch.testing.assert_close(compiled(x), linear(x))
     assert len(count.graphs) == 2
+
+
+class _Doubling(nn.Linear):
+    def __call__(self, *args):
+        return super().__call__(*args) * 2
+
+
+def test_a_module_with_a_call_of_its_own_is_called_once():
+    module, x = _Doubling(2, 2), torch.ones(1, 2)
+    assert torch.equal(precast.compile(module, backend="nop")(x), module(x))

@@ -1,5 +1,7 @@
 """Functions whose kernels look at values are traced as what they compute."""
 
+import copy
+
 import pytest
 import torch
 from torch.nn import functional
@@ -89,3 +91,16 @@ def test_the_diagonal_of_a_view_is_filled(shape, wrap):
         return y
 
     assert_like_eager(fill, torch.zeros(2, *shape, requires_grad=True))
+
+
+def test_gradients_of_dense_tensors_made_of_sparse_ones():
+    assert_like_eager(lambda x: (x.to_sparse() * 2).to_dense().sin(), torch.randn(3, 3, requires_grad=True))
+
+
+def test_a_deep_copy_has_memory_of_its_own():
+    def program(x):
+        copied, again, number = copy.deepcopy([kept := x.detach(), kept, 3])
+        copied.add_(1)
+        return x + copied * number + again
+
+    assert_like_eager(program, torch.randn(3, requires_grad=True))

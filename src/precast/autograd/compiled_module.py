@@ -36,6 +36,10 @@ class CompiledModule(torch.nn.Module):
         self.__dict__["_compile_function"] = compile_function
         self.__dict__["_compiled"] = compile_function(original)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # A __call__ of the original's class is compiled with it, and must not run around it once more.
+        return super().__call__(*args, **kwargs) if "forward" in self.__dict__ else self._call_impl(*args, **kwargs)
+
     def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
         self.__dict__["_is_called"] = True
         if "forward" in self.__dict__:

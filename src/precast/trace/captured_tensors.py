@@ -41,6 +41,7 @@ from precast.trace.eager.functions import (
 from precast.trace.eager.optimizer_kernels import fused_step
 from precast.trace.eager.replaced_functions import replacement_of
 from precast.trace.eager.symbolic_numbers import call_with_symbols, is_of_symbols
+from precast.trace.eager.types_of_values import types_of_eager
 from precast.trace.executed_code import is_trusted
 from precast.trace.provenance import innermost_users_line
 from precast.trace.script_modules import script_modules_over
@@ -157,6 +158,7 @@ class CapturedTensors:
             exchanged_operands_of_transforms(self.exchange_for_transform),
             idle_conversions(is_real_tensor, self.substitute),
             refused_texts(self.printed),
+            types_of_eager(),
             script_modules_over(self.substitute),
             _SubstitutionMode(self),
         ):

@@ -130,8 +130,8 @@ def _refuse_inference_tensors(originals: Sequence[torch.Tensor]) -> None:
 
 def _take_data(original: torch.Tensor, value: torch.Tensor, facts: InputFacts) -> None:
     if facts.replaces_storage:
-        with torch.no_grad():
-            original.set_(value)  # type: ignore[call-overload]
+        # Not set_, after which gradients of the call, whose graph has been made, would not end in the tensor.
+        original.data = value
     elif facts.update_needs_gradient:
         original.copy_(value)
     else:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from precast.autograd.boundary import FlatCall
 from precast.errors import CaptureError, InputValueError
@@ -109,7 +110,9 @@ class SyntheticBasePlan:
             for number, members in self.moved_members.items():
                 for member in members:
                     start = starts[number] + member.offset
-                    values[member.place].as_strided_(member.size, member.stride, start)
+                    # The data that gradients of gradients need is still the same.
+                    with _unsafe_preserve_version_counter(values[member.place]):
+                        values[member.place].as_strided_(member.size, member.stride, start)
             for position, place in self.returned_members.items():
                 outputs[position] = values[place]
             return outputs

@@ -1,6 +1,7 @@
-"""Detects reads that no guard can check: clocks, random numbers from outside of torch, files.
+"""Detects what neither a graph nor a guard can have: clocks, random numbers from outside of torch, files, seeds.
 
-A program with such reads always runs in eager: a graph would keep the value of the first call as a constant.
+A program with such reads always runs in eager: a graph would keep the value of the first call as a constant. So does
+one that reads or sets the state of random generators, or torch's defaults.
 """
 
 import builtins
@@ -31,6 +32,12 @@ _IMPURE: dict[str, frozenset[str] | None] = {
     "numpy.random": None,
 }  # fmt: skip
 """Modules, and which of their functions; None for all."""
+_OF_TORCH = frozenset({
+    "clone_state", "fork_rng", "get_rng_state", "get_state", "graphsafe_get_state", "graphsafe_set_state",
+    "initial_seed", "manual_seed", "seed", "set_default_device", "set_default_dtype", "set_default_tensor_type",
+    "set_rng_state", "set_state",
+})  # fmt: skip
+"""Functions of torch and methods of its generators."""
 
 
 def suspects(executed: ExecutedCode | None) -> set[int]:
@@ -56,7 +63,7 @@ def _named_impurities(code: CodeType, variables: dict[str, Any]) -> Iterator[boo
     for name in code.co_names:
         value = variables.get(name, getattr(builtins, name, sys.modules.get(name)))
         module = value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
-        yield module.partition(".")[0] in _ROOTS or name in ("open", "input")
+        yield module.partition(".")[0] in _ROOTS or name in ("open", "input") or name in _OF_TORCH
 
 
 _HARMLESS = frozenset({"__class__", "self"})
@@ -76,7 +83,7 @@ def noted_impurities(code: set[int]) -> Iterator[list[str]]:
             if event == "c_call" and id(frame.f_code) in code:
                 name, caller = _builtin_name(argument), frame
             elif event == "call" and frame.f_back is not None and id(frame.f_back.f_code) in code:
-                name, caller = (_name_of(frame.f_globals), frame.f_code.co_name), frame.f_back
+                name, caller = _python_name(frame), frame.f_back
             else:
                 return
             if _is_impure(*name):
@@ -98,7 +105,17 @@ def _builtin_name(function: Callable[..., Any]) -> tuple[str, str]:
     return module, function.__name__
 
 
+def _python_name(frame: FrameType) -> tuple[str, str]:
+    # Of what wraps a function, as contextmanager and torch's decorators do, the function's.
+    function = next((frame.f_locals[name] for name in ("func", "fn") if name in frame.f_code.co_freevars), None)
+    if frame.f_code.co_name in ("helper", "inner") and callable(function):
+        return str(function.__module__), str(getattr(function, "__name__", ""))
+    return _name_of(frame.f_globals), frame.f_code.co_name
+
+
 def _is_impure(module: str, name: str) -> bool:
+    if name in _OF_TORCH and module.partition(".")[0] == "torch":
+        return True
     for each, functions in _IMPURE.items():
         if (module == each or module.startswith(f"{each}.")) and (functions is None or name in functions):
             return True

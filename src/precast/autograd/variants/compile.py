@@ -11,7 +11,8 @@ After:  ``CompiledVariant.run(values)`` with ``values`` the module state and the
                             CallParts.assemble    a call with eager's effects and gradients
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -68,24 +69,24 @@ def compile_call(
     Raises ``NotCapturedError`` from any error of tracing.
     """
     with tracing_session(), restored_chance(), noted_memory():
-        try:
+        with _capturing():
             analyzed = analyze_call(function, args, kwargs, slots, roots, numbers)
-        except Exception as error:
-            raise NotCapturedError(error) from error
         if analyzed.impure_reads:
             return EagerVariant.of(function, analyzed.guards, analyzed.impure_reads), None
         prepared = analyzed.prepared
         memory = {i: fact.memory_asked for i, fact in enumerate(analyzed.facts.inputs) if fact.memory_asked is not None}
         if not has_memory(analyzed.tensors, memory):
             raise NotCapturedError(memory_given_away())
-        overlap = Overlap.of(analyzed.tensors, analyzed.facts.updated, written_parts(analyzed.facts.inputs))
+        with _capturing():
+            overlap = Overlap.of(analyzed.tensors, analyzed.facts.updated, written_parts(analyzed.facts.inputs))
         replaced = slots.numbers_of(prepared.exchanged)
         static_inputs = tuple(i for i in range(len(slots) or len(job.static_inputs)) if i not in replaced)
         job = replace(job, static_inputs=static_inputs, module_names=prepared.module_names)
         call, parts = _compile_overlapping(
             analyzed.flat, analyzed.tensors, analyzed.fakes, analyzed.facts, overlap, prepared.fakes, job
         )
-        overlap = _with_late_updates(overlap, analyzed.tensors, parts)
+        with _capturing():
+            overlap = _with_late_updates(overlap, analyzed.tensors, parts)
     variant = CompiledVariant(
         call=call,
         places=_places_of_values(prepared, analyzed.places, len(slots)),
@@ -120,12 +121,13 @@ def _compile_overlapping(
         second_order = job.second_order(function, facts) if parts.training else None
         return parts.assemble(job.compilation, second_order), parts
     plan, *others = overlap.plans
-    kept = plan.inputs(tensors)
     known = {id(tensor): value for tensor, value in zip(tensors, inputs, strict=True)}
-    kept_fakes = [known[id(tensor)] if id(tensor) in known else fakes.fake(tensor) for tensor in kept]
     merged = plan.function(function)
-    with fakes.unrecorded():
-        merged_facts = analyze(merged, kept_fakes, fakes.mode)
+    with _capturing():
+        kept = plan.inputs(tensors)
+        kept_fakes = [known[id(tensor)] if id(tensor) in known else fakes.fake(tensor) for tensor in kept]
+        with fakes.unrecorded():
+            merged_facts = analyze(merged, kept_fakes, fakes.mode)
     remaining = replace(overlap, duplicates=None, bases=overlap.bases if others else None)
     # The merge changes positions of state; static_inputs is only a hint for the partitioner.
     job = replace(job, static_inputs=())
@@ -187,7 +189,7 @@ def _trace(
     facts: BoundaryFacts,
     job: Job,
 ) -> TracedGraph:
-    try:
+    with _capturing():
         return trace(
             function,
             inputs,
@@ -197,6 +199,13 @@ def _trace(
             module_names=job.module_names,
             is_functional=not job.compilers.disable_functionalization,
         )
+
+
+@contextmanager
+def _capturing() -> Iterator[None]:
+    """What raises here is the program or what it is called with, not a compiler: it may run in Python instead."""
+    try:
+        yield
     except Exception as error:
         raise NotCapturedError(error) from error
 

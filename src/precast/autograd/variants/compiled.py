@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from precast.autograd.boundary import FlatCall
 from precast.autograd.guards.call_key import PlainTensors, is_resized, static_key
 from precast.autograd.guards.state import StateGuards
+from precast.errors import InputValueError
 from precast.graph.boundary import NO_GRADIENTS, GradientInputs, has_hooks
 from precast.graph.opened_objects import unflatten
 from precast.trace.capture.argument_containers import ArgumentContainer, apply_changes, argument_containers
@@ -132,7 +133,11 @@ class CompiledVariant:
         inputs = [*tensors, *(each for each in gradients if each is not None)] if tensors else self.inputs(values)
         if self.memory.is_known(inputs):
             return True
-        fits = Overlap.of(inputs, overlap.written, overlap.parts) == overlap
+        try:
+            fits = Overlap.of(inputs, overlap.written, overlap.parts) == overlap
+        except InputValueError:
+            # No variant can serve it: the call runs in Python, or compiling it raises the same error.
+            return False
         if fits:
             self.memory.note(inputs)
         return fits

@@ -21,6 +21,9 @@ After:  ``x.add_(y, alpha=-t)``
 
 Before: ``scaled_dot_product_attention(q, k, v, attn_mask=torch.ones(…))``, as libraries write while they are traced
 After:  the same without a mask, or with ``is_causal``, for which there are faster kernels
+
+Before: ``v = x[:2]; v.t_(); v[0] += 1``, where autograd replays the view as it was before the ``t_``
+After:  ``v = x[:2].t(); v[0] += 1``
 """
 
 from collections.abc import Callable, Sequence
@@ -29,6 +32,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn import functional
 
 from precast.ops.own_operators import checked, ctc, grouped_rows
@@ -200,6 +205,32 @@ def _fill_diagonal(input: Tensor, fill_value: Any, wrap: bool = False) -> Tensor
     return input
 
 
+def _deep_copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    """A copy with memory of its own; torch reports the error for results of autograd."""
+    copied: Tensor | None = tensor.__deepcopy__(memo) if not tensor.is_leaf else memo.get(id(tensor))
+    if copied is None:
+        copied = memo[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    return copied
+
+
+def _moving(in_place: Callable[..., Any], view: Callable[..., Any]) -> Callable[..., Any]:
+    """A change of a view's sizes or strides, which makes it another view: the object stays."""
+
+    def moved(tensor: Tensor, *args: Any, **options: Any) -> Tensor:
+        if not isinstance(tensor, FakeTensor | FunctionalTensor) or not tensor._is_view():
+            result: Tensor = in_place(tensor, *args, **options)
+            return result
+        other = view(tensor, *args, **options)
+        before = dict(vars(tensor))
+        vars(tensor).update(vars(other))
+        vars(other).update(before)
+        # Not torch.utils.swap_tensors, which wants that nobody holds them: what autograd has saved is the view before.
+        torch._C._swap_tensor_impl(tensor, other)
+        return tensor
+
+    return moved
+
+
 def _as_lengths(lengths: Tensor | Sequence[int]) -> Tensor:
     found = lengths if isinstance(lengths, Tensor) else torch.tensor(lengths)
     return found.reshape(-1)
@@ -230,8 +261,10 @@ _SUBTRACTIONS: dict[Any, Any] = {
     torch.sub: torch.add, torch.subtract: torch.add, Tensor.sub: Tensor.add, Tensor.subtract: Tensor.add,
     Tensor.sub_: Tensor.add_, Tensor.subtract_: Tensor.add_,
 }  # fmt: skip
+_VIEWS = ("as_strided", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze")
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.tensor: _tensor,
+    **{(method := getattr(Tensor, f"{name}_")): _moving(method, getattr(Tensor, name)) for name in _VIEWS},
     **{subtract: _subtracting(subtract, add) for subtract, add in _SUBTRACTIONS.items()},
     torch._grouped_mm: _grouped_mm,
     functional.grouped_mm: _grouped_mm,
@@ -245,4 +278,5 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     functional.ctc_loss: _ctc_loss,
     functional.scaled_dot_product_attention: attention,
     Tensor.fill_diagonal_: _fill_diagonal,
+    Tensor.__deepcopy__: _deep_copy,
 }

@@ -89,6 +89,8 @@ def functional_mode(*, pre_dispatch: bool = False, discover_tokens: bool = False
     with above, mode, ExitStack() as stack:
         for rules in SHARING_CHECKS:
             stack.enter_context(patch.object(rules, "_check_alias_and_mutation", _may_share))
+        # Its own method computes below autograd, which then has no gradient.
+        stack.enter_context(patch.object(FunctionalTensor, "to_dense", torch.Tensor.to_dense))
         yield mode
 
 
