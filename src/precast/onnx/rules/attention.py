@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from precast.onnx.rules.opsets import integers, number, op, op23
+from precast.onnx.rules.random import dropped
 from precast.onnx.rules.registry import rule
 
 _SDPA = "aten::scaled_dot_product_attention"
@@ -34,7 +35,7 @@ def attention(
         scores = op.Add(scores, _as_bias(_causal_mask(query, key), query))
     if attn_mask is not None:
         scores = op.Add(scores, _as_bias(attn_mask, query) if _is_bool(attn_mask) else attn_mask)
-    weights = _dropped(op.Softmax(scores, axis=-1), dropout_p)
+    weights = dropped(op.Softmax(scores, axis=-1), dropout_p)
     return _without_blind_rows(op.MatMul(weights, value), attn_mask, query)
 
 
@@ -97,10 +98,3 @@ def _repeated(x: Any, query: Any) -> Any:
     copies = op.Expand(op.Unsqueeze(x, [rank - 2]), integers(*[1] * (rank - 2), times, 1, 1))
     outer, inner = op.Shape(x, end=rank - 3), op.Shape(x, start=rank - 2)
     return op.Reshape(copies, op.Concat(outer, op.Constant(value_ints=[heads * times]), inner, axis=0))
-
-
-def _dropped(weights: Any, probability: float) -> Any:
-    if not probability:
-        return weights
-    kept, _ = op.Dropout(weights, ratio=probability, training_mode=True)
-    return kept

@@ -94,11 +94,20 @@ def tanh(x: Any) -> Any:
     )
 
 
+@rule("aten::mm", "aten::bmm", "aten::mv", is_complex=True)
+def product(x: Any, y: Any) -> Any:
+    return _product(parts(x), parts(y))
+
+
 @rule("aten::linear", is_complex=True)
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    (a, b), (c, d) = parts(x), (op.Transpose(part, perm=[1, 0]) for part in parts(weight))
-    real, imaginary = op.Sub(op.MatMul(a, c), op.MatMul(b, d)), op.Add(op.MatMul(a, d), op.MatMul(b, c))
-    return pair(real, imaginary) if bias is None else op.Add(pair(real, imaginary), bias)
+    result = _product(parts(x), [op.Transpose(part, perm=[1, 0]) for part in parts(weight)])
+    return result if bias is None else op.Add(result, bias)
+
+
+def _product(x: Sequence[Any], y: Sequence[Any]) -> Any:
+    (a, b), (c, d) = x, y
+    return pair(op.Sub(op.MatMul(a, c), op.MatMul(b, d)), op.Add(op.MatMul(a, d), op.MatMul(b, c)))
 
 
 @rule("aten::eq.Tensor", "aten::eq.Scalar", is_complex=True)
@@ -132,6 +141,7 @@ def norm(x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False, *, dt
     return vector_norm(size, ord, dim, keepdim, dtype=dtype)
 
 
+@rule("aten::abs", is_complex=True)
 def size_of(x: Any) -> Any:
     """The absolute value, relative to the larger part, whose square may overflow."""
     size = hypot(*parts(x))

@@ -177,6 +177,10 @@ def _cut(source: Any, index: Any) -> Any:
 
 
 def _scatter_reduce(x: Any, index: Any, source: Any, *, axis: int, reduce: str, include_self: bool) -> Any:
+    if x.dtype == ir.DataType.BOOL:
+        x, source = (op.Cast(each, to=ir.DataType.INT32) for each in (x, source))
+        result = _scatter_reduce(x, index, source, axis=axis, reduce=reduce, include_self=include_self)
+        return op.Cast(result, to=ir.DataType.BOOL)
     start = x
     if not include_self:
         # Old values at the targets do not take part.

@@ -1,6 +1,6 @@
 """Elementwise operators and others that are one or two nodes, where torchlib lacks them or newer opsets are shorter.
 
-Also distances and random numbers.
+Also distances.
 """
 
 import math
@@ -393,42 +393,6 @@ def affine_grid(theta: Any, size: Any, align_corners: bool) -> Any:
 )
 def nothing(*_: Any, **__: Any) -> None:
     """Checks have no equivalent in ONNX."""
-
-
-@rule("aten::randperm")
-def permutation(n: Any, *, dtype: int = -1, **_: Any) -> Any:
-    """The argsort of random numbers."""
-    count = op.Reshape(integer(n) if isinstance(n, int) else n, integers(-1))
-    zeros = op.ConstantOfShape(count, value=ir.tensor([0.0], dtype=ir.DataType.DOUBLE))
-    # In double precision, equal draws, which would favour the first, are very unlikely.
-    _, order = op.TopK(op.RandomUniformLike(zeros), count)
-    return order if dtype in (-1, ir.DataType.INT64) else op.Cast(order, to=dtype)
-
-
-@rule("aten::multinomial")
-def draws(x: Any, count: int, replacement: bool = False, *, generator: Any = None) -> Any:
-    """Without replacement, the largest logarithms to which Gumbel's noise was added: ONNX draws with replacement."""
-    logits = op.Log(op.Cast(x, to=ir.DataType.FLOAT))
-    if not replacement:
-        noise = op.RandomUniformLike(logits, dtype=ir.DataType.FLOAT)
-        return op.TopK(op.Sub(logits, op.Log(op.Neg(op.Log(noise)))), integers(count), axis=-1)[1]
-    rows = logits if len(x.shape) == 2 else op.Unsqueeze(logits, integers(0))
-    drawn = op.Multinomial(rows, dtype=ir.DataType.INT64, sample_size=count)
-    return drawn if len(x.shape) == 2 else op.Squeeze(drawn, integers(0))
-
-
-@rule("aten::uniform")
-def uniform(x: Any, start: float = 0.0, stop: float = 1.0, *, generator: Any = None, **ends: float) -> Any:
-    low, high = ends.get("from", start), ends.get("to", stop)
-    return op.RandomUniformLike(x, low=float(low), high=float(high))
-
-
-@rule("aten::rrelu_with_noise_functional")
-def leaky_relu_of_random_slope(
-    x: Any, noise: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
-) -> Any:
-    slope = op.RandomUniformLike(x, low=float(lower), high=float(upper)) if training else number((lower + upper) / 2, x)
-    return op.Where(op.Less(x, number(0.0, x)), op.Mul(x, slope), x), None
 
 
 @rule("aten::empty_permuted")

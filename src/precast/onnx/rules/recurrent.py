@@ -11,6 +11,7 @@ from onnxscript.function_libs.torch_lib.ops import core
 
 from precast.onnx.rules.loops import scan
 from precast.onnx.rules.opsets import integers, op
+from precast.onnx.rules.random import dropped
 from precast.onnx.rules.registry import rule
 
 
@@ -44,7 +45,7 @@ def lstm(
             results.append(result)
         sequence = op.Concat(*results, axis=-1) if bidirectional else results[0]
         if train and dropout and layer + 1 < num_layers:
-            sequence, _ = op.Dropout(sequence, dropout, True)
+            sequence = dropped(sequence, dropout)
     result = op.Transpose(sequence, perm=[1, 0, 2]) if batch_first else sequence
     stacked = [op.Concat(*(op.Unsqueeze(state[kind], integers(0)) for state in states), axis=0) for kind in (0, 1)]
     return result, *stacked
