@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
-from precast.errors import ExportError, InputTypeError
+from precast.errors import DataDependentError, ExportError, InputTypeError, PrecastError, SymbolicShapeError
 from precast.export.plain_state import with_plain_state
 from precast.export.program import ExportedProgram, Origin
 from precast.export.signature import Dialect
@@ -107,7 +107,7 @@ def recorded(
         tracepoints = Tracepoints()
         with tracepoints.marked(mod, kept_signatures):
             record = partial(record, args=args, kwargs=kwargs)
-            program, dialect, mod = _storing_nothing(record, mod, args, kwargs or {})
+            program, dialect, mod = _deciding_by_state(record, mod, args, kwargs or {})
         _refuse_script_objects(program, mod)
         program = _functional(program, decompositions, dialect, _requiring_grad(program, args, kwargs))
         program, kept_calls = tracepoints.read_off(program)
@@ -129,6 +129,22 @@ def _functional(
     is_before_autograd = dialect is Dialect.TRAINING
     result = functionalize(captured, decompositions=decompositions, pre_dispatch=is_before_autograd, keep_aliases=False)
     return tidied(result, requiring_grad=requiring_grad, is_as_written=result.module is captured.module)
+
+
+def _deciding_by_state(
+    record: Callable[..., Program], mod: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Program, Dialect, torch.nn.Module]:
+    """If Python code decides on values, those that depend on the module and on numbers alone are constants."""
+    try:
+        return _storing_nothing(record, mod, args, kwargs)
+    except DataDependentError as first:
+        try:
+            return _storing_nothing(partial(record, knows_state=True), mod, args, kwargs)
+        except SymbolicShapeError as second:
+            # It could decide, but not for all the sizes that were declared.
+            raise second from None
+        except PrecastError:
+            raise first from first.__cause__
 
 
 def _storing_nothing(

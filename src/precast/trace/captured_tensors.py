@@ -191,10 +191,12 @@ class _SubstitutionMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not is_trying():
             refuse_texts(func)
+        args, kwargs = self._captured.constants.copied((args, kwargs))
         if self._captured.constants.holds(func, args, kwargs or {}):
             is_constant, result = self._captured.constants.computed(func, args, kwargs or {})
             if is_constant:
                 return result
+        args, kwargs = self._captured.constants.sizes_known(func, (args, kwargs))
         args = self._captured.substitute(args)
         kwargs = self._captured.substitute(kwargs) if kwargs else {}
         if asks_for_truth(func, args):

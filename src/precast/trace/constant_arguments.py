@@ -1,14 +1,17 @@
-"""Arguments that are constants of a program: whatever depends on them alone is computed while tracing.
+"""Arguments and state that are constants of a program: whatever depends on them alone is computed while tracing.
 
 Before: ``for part in x.split(grid.prod(-1).tolist()): …``, with data-dependent sizes
 After:  ``split_with_sizes(x, [16, 4])``, and at each call a check that ``grid`` is unchanged
+
+Small tensors of whole numbers in the state (``self.stride``) are such constants where Python code decides by them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
+from torch.utils import _pytree as pytree
 
 from precast.errors import CaptureError, InputValueError
 from precast.graph.opened_objects import is_wrapper
@@ -18,6 +21,14 @@ from precast.trace.functionalize.known_values import unrecorded
 _MADE_OF_NUMBERS = frozenset({torch.arange, torch.tensor, torch.as_tensor})
 _PLAIN = (int, float, complex, str, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _SHOWN = 200
+_SMALL = 64
+_WHOLE_NUMBERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8})
+_TAKE_SIZES = frozenset(
+    {
+        "__getitem__", "chunk", "expand", "interpolate", "narrow", "new_empty", "new_full", "new_ones", "new_zeros",
+        "pad", "repeat", "reshape", "roll", "select", "split", "tensor_split", "tile", "unflatten", "unfold", "view",
+    }
+)  # fmt: skip
 
 
 class ConstantArguments:
@@ -26,6 +37,9 @@ class ConstantArguments:
     def __init__(self) -> None:
         self._given: dict[int, torch.Tensor] = {}
         self._known: dict[int, torch.Tensor] = {}
+        self._copies: dict[int, torch.Tensor] = {}
+        self.takes_numbers = False
+        """Whether tensors that the program makes of numbers are constants even if none were given."""
 
     def add(self, tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
         """A copy of a constant, to be used instead of the argument ``given``."""
@@ -33,6 +47,16 @@ class ConstantArguments:
             copy = self._note(tensor.clone())
         self._given[id(copy)] = given
         return copy
+
+    def add_state(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
+        """Note a tensor of the state that is a constant."""
+        self._copies[id(tensor)] = self.add(tensor, stand_in)
+
+    def copied(self, arguments: Any) -> Any:
+        """The arguments of a call with copies of the state that is constant."""
+        if not self._copies:
+            return arguments
+        return _mapped(lambda leaf: self._copies.get(id(leaf), leaf), arguments)
 
     def returned(self, output: Any, stand_in: Any) -> Any:
         """The value to return for an output: for a constant, the argument itself, or a new tensor in each call."""
@@ -42,7 +66,7 @@ class ConstantArguments:
 
     def holds(self, func: object, args: Any, kwargs: Mapping[str, Any]) -> bool:
         """Whether a call of a torch function depends only on constants."""
-        if not self._known:
+        if not self._known and not self.takes_numbers:
             return False
         leaves = list(_leaves([args, kwargs]))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -63,6 +87,18 @@ class ConstantArguments:
                 self._note(leaf)
         return True, result
 
+    def sizes_known(self, func: object, arguments: Any) -> Any:
+        """The arguments of a call, with constants as numbers where it takes sizes or positions."""
+        if not self._known or getattr(func, "__name__", "") not in _TAKE_SIZES:
+            return arguments
+
+        def number(leaf: Any) -> Any:
+            is_number = id(leaf) in self._known and leaf.dim() == 0 and leaf.dtype in _WHOLE_NUMBERS
+            return self._known[id(leaf)].item() if is_number else leaf
+
+        with unrecorded():
+            return _mapped(number, arguments)
+
     def check_unwritten(self) -> None:
         """Raise if the program has written into a constant argument: the caller would have to see that."""
         if any(self._known[key]._version for key in self._given):
@@ -72,9 +108,26 @@ class ConstantArguments:
                 fix="Write into a clone() of it, or leave it out of constant_arguments.",
             )
 
+    def check_not_stored(self, stored: Iterable[Any]) -> None:
+        """Raise if the program keeps what it computed of its own state: then the next call computes something else."""
+        if self.takes_numbers and any(id(leaf) in self._known for leaf in pytree.tree_leaves(list(stored))):
+            raise CaptureError(
+                "The program stores a tensor that depends on its state.",
+                why="in the next call it would have another value",
+                fix="Count in a Python number, or compute it again in each call.",
+            )
+
     def _note(self, tensor: torch.Tensor) -> torch.Tensor:
         self._known[id(tensor)] = tensor
         return tensor
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    if type(value) is slice:
+        return slice(*(function(part) for part in (value.start, value.stop, value.step)))
+    if type(value) in (list, tuple):
+        return type(value)(_mapped(function, each) for each in value)
+    return {key: _mapped(function, each) for key, each in value.items()} if type(value) is dict else function(value)
 
 
 def _leaves(value: Any) -> Any:
@@ -112,6 +165,16 @@ def constants_among(names: Sequence[str], call: FlatCall) -> dict[int, tuple[str
     return {position: (paths[position], leaves[position]) for position in found}
 
 
+def small_numbers(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Those of these tensors that hold a few whole numbers, by name."""
+    return {name: tensor for name, tensor in named if _is_small_number(tensor)}
+
+
+def _is_small_number(tensor: torch.Tensor) -> bool:
+    is_plain = type(tensor) is torch.Tensor and not tensor.is_meta and tensor.layout is torch.strided
+    return is_plain and not (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() <= _SMALL
+
+
 def _is_at(path: str, name: str) -> bool:
     return path == name or path.startswith((f"{name}[", f"{name}."))
 
@@ -127,6 +190,8 @@ def check_is_same(given: torch.Tensor, constant: torch.Tensor, path: str) -> Non
     with unrecorded():
         shown = " ".join(str(constant.tolist()).split())[:_SHOWN]
         has_nan = bool((constant != constant).any())
+        # A copy: ``constant`` may itself be state, for which the program has an input.
+        constant = constant.clone()
     same = given == constant
     if has_nan:
         same = same | ((given != given) & (constant != constant))

@@ -102,6 +102,16 @@ def _buffers(roots: dict[str, torch.nn.Module]) -> Iterator[StateTensor]:
                     yield StateTensor(_join(prefix, path, name), InputKind.BUFFER, buffer, persistent)
 
 
+def unsaved_tensors(roots: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that no ``state_dict`` has: non-persistent buffers, and plain attributes of modules."""
+    for prefix, root in roots.items():
+        for path, module in root.named_modules():
+            buffers = {name: module._buffers.get(name) for name in module._non_persistent_buffers_set}
+            for name, value in (*buffers.items(), *vars(module).items()):
+                if isinstance(value, torch.Tensor):
+                    yield _join(prefix, path, name), value
+
+
 def constant_names(roots: dict[str, torch.nn.Module], function: Callable[..., Any]) -> dict[int, str]:
     """Names for tensors that are neither parameters nor buffers: plain attributes and closure variables, by id."""
     names: dict[int, str] = {}

@@ -32,12 +32,19 @@ from precast.trace.capture.dynamic_shapes import (
     root_example,
 )
 from precast.trace.capture.failures import explained_failures
-from precast.trace.capture.module_state import StateTensor, constant_names, module_names, module_state, root_modules
+from precast.trace.capture.module_state import (
+    StateTensor,
+    constant_names,
+    module_names,
+    module_state,
+    root_modules,
+    unsaved_tensors,
+)
 from precast.trace.capture.number_inputs import NumberInputs
 from precast.trace.capture.own_backwards import running_own_backwards
 from precast.trace.capture.stand_ins import averages_by_tensors, steps_as_numbers
 from precast.trace.captured_tensors import CapturedTensors, meeting_nothing
-from precast.trace.constant_arguments import check_is_same, constants_among
+from precast.trace.constant_arguments import check_is_same, constants_among, small_numbers
 from precast.trace.decisions import MOST_FORKS, Decisions, UndecidedError
 from precast.trace.eager.fake_mode import dispatch_for
 from precast.trace.fake_inputs import DimensionPlan, DynamicSize, FakeInputs, fresh_copies
@@ -61,7 +68,8 @@ class FlatCallable:
     With ``returns_leaks``, the result is a pair with the traced values that the program left in Python state
     (``stored``); with ``returns_writes``, its writes to Python state (``writes``) follow. Last comes the new ``.grad``
     of the inputs whose ``.grad`` was replaced (``gradient_owners``). ``spent`` are the results through which the
-    program has already run a backward. ``constants`` are leaves that are constants of the program, by position.
+    program has already run a backward. ``constants`` are leaves that are constants of the program, by position; with
+    ``knows_state``, small numbers in the state are, too.
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class FlatCallable:
         decisions: Decisions | None = None,
         meets_nothing: bool = False,
         constants: Mapping[int, tuple[str, torch.Tensor]] | None = None,
+        knows_state: bool = False,
     ) -> None:
         self._function = function
         self._state = tuple(state)
@@ -90,6 +99,7 @@ class FlatCallable:
         self._decisions = decisions or Decisions()
         self._meets_nothing = meets_nothing
         self._constants = constants or {}
+        self._known_state = small_numbers(unsaved_tensors(root_modules(function))) if knows_state else None
         self.out_tree: pytree.TreeSpec | None = None
         self.has_changes = False
         self.writes: Writes = Writes()
@@ -142,6 +152,12 @@ class FlatCallable:
             with captured.exchanged():
                 check_is_same(leaves[position], tensor, path)
             leaves[position] = captured.constants.add(tensor, leaves[position])
+        captured.constants.takes_numbers = self._known_state is not None
+        for path, tensor in (self._known_state or {}).items():
+            stand_in = captured.substitute(tensor)
+            with captured.exchanged():
+                check_is_same(stand_in, tensor, path)
+            captured.constants.add_state(tensor, stand_in)
         return leaves
 
     def _run(self, program: Callable[..., Any], captured: CapturedTensors, inputs: Sequence[Any]) -> list[Any]:
@@ -150,6 +166,7 @@ class FlatCallable:
         containers = WatchedContainers((args, kwargs) if self._returns_changes else ())
 
         def update_buffer(buffer: torch.Tensor, value: torch.Tensor) -> None:
+            captured.constants.check_not_stored([value])
             stand_in = captured.substitute(buffer)
             if stand_in.shape != value.shape or stand_in.dtype != value.dtype:
                 raise StateMutationError(
@@ -177,6 +194,7 @@ class FlatCallable:
         ):
             result = self._decisions.run(partial(run_users_code, program), args, kwargs)
         captured.constants.check_unwritten()
+        captured.constants.check_not_stored(write.values for write in written.writes)
         changes = containers.changes()
         self.has_changes = bool(changes)
         results = (result, changes) if changes else result
@@ -237,16 +255,16 @@ def prepare(
     returns_leaks: bool = False,
     meets_nothing: bool = False,
     constant_arguments: Sequence[str] = (),
+    knows_state: bool = False,
 ) -> PreparedCall:
     """Flatten the call, find its state, make fake inputs. Must run inside a ``tracing_session``.
 
     ``size_roots`` names the symbols of sizes by leaf and dimension, instead of ``dynamic_shapes``. ``keeps_writes``:
     the program may leave tensors in Python state; the caller will put them there. ``numbers`` become inputs, too; those
-    among the leaves have been replaced in the arguments already. ``takes_fakes``: inputs and state may be fake tensors,
-    whose sizes, backed or unbacked symbols, are kept. ``may_fork``: a data-dependent branch becomes a ``cond``.
-    ``returns_leaks``: tensors that the program would leave in Python state are results. ``meets_nothing``: the
-    discovery run is skipped, and a use of tensors beyond the known state raises ``UnknownStateError``. Tensors among
-    the ``constant_arguments`` are constants, which each run checks.
+    among the leaves have been replaced already. ``takes_fakes``: inputs and state may be fake tensors, whose sizes are
+    kept. ``may_fork``: a data-dependent branch becomes a ``cond``. ``returns_leaks``: tensors left in Python state are
+    results. ``meets_nothing``: no discovery run; a use of tensors beyond the known state raises ``UnknownStateError``.
+    ``constant_arguments`` and, if it ``knows_state``, small numbers in the state are constants, which each run checks.
     """
     call = _with_numbers(flatten_call(function, args, kwargs), numbers)
     roots = root_modules(function)
@@ -260,7 +278,7 @@ def prepare(
     decisions = Decisions(MOST_FORKS if may_fork else 0)
     constants = constants_among(constant_arguments, call)
     flat_over = partial(FlatCallable, function, tree=call.tree, numbers=numbers, returns_leaks=returns_leaks)
-    flat_over = partial(flat_over, decisions=decisions, constants=constants)
+    flat_over = partial(flat_over, decisions=decisions, constants=constants, knows_state=knows_state)
     tensors = [*(item.tensor for item in state), *call.leaves]
     first = flat_over(state=tensors[: len(state)], returns_writes=keeps_writes)
     met = _NOTHING if meets_nothing else _discover(first, tensors, [*fake_state, *fake_leaves], fakes, decisions)

@@ -97,6 +97,7 @@ def capture(
     may_fork: bool = False,
     returns_leaks: bool = False,
     constant_arguments: Sequence[str] = (),
+    knows_state: bool = False,
     tell_stored: Callable[[Stored], object] | None = None,
 ) -> Program:
     """Record what ``function(*args, **kwargs)`` does, as a flat graph of ATen ops over lifted state.
@@ -106,7 +107,8 @@ def capture(
     value of a tensor becomes a ``cond``. With ``returns_leaks``, the result is a pair with the traced values that the
     program left in Python state, where tensors are an error otherwise; ``tell_stored`` is called with all that it left
     there, which has been restored. Tensors among the ``constant_arguments`` are constants: what depends on them alone
-    is computed now, and each run checks their values.
+    is computed now, and each run checks their values; with ``knows_state``, so are small tensors of whole numbers in
+    the state, and what the program makes of numbers.
 
     >>> program = capture(torch.nn.Linear(3, 2), (torch.ones(1, 3),))
     >>> [spec.arg.name for spec in program.signature.inputs]
@@ -123,6 +125,7 @@ def capture(
             may_fork=may_fork,
             returns_leaks=returns_leaks,
             constant_arguments=constant_arguments,
+            knows_state=knows_state,
         )
         traced = partial(_traced, decompositions=decompositions, pre_dispatch=pre_dispatch)
         call, module = _at_once(function, args, kwargs or {}, ready, traced) or traced(ready())
