@@ -174,10 +174,12 @@ def resample(draft: Draft, x: Name) -> None:
         case "unfold":
             draft.add("F.unfold", x, draft.one_of(1, 2, 3), 1, draft.one_of(0, 1), draft.one_of(1, 2))
         case "nearest":
-            draft.add("F.interpolate", x, scale_factor=draft.one_of(2, 1.5, 0.5))
+            # A size of 5 stays with the factor 1.1, and doubles with 2.1.
+            draft.add("F.interpolate", x, scale_factor=draft.one_of(2, 1.5, 0.5, 1.1, 2.1))
         case smooth:
             size = draft.one_of(3, 5, 8), draft.one_of(2, 4, 7)
-            draft.add("F.interpolate", x, size, mode=smooth, align_corners=draft.maybe())
+            changed = {"size": size} if draft.maybe(0.7) else {"scale_factor": draft.one_of(1.1, 2.1, (0.6, 1.2))}
+            draft.add("F.interpolate", x, **changed, mode=smooth, align_corners=draft.maybe())
 
 
 @family(2)

@@ -47,8 +47,8 @@ class Axis:
     outputs: Index
     scale: Scale
     dtype: str
-    ignores_scale: Scalar
-    """Whether a size that stays (or doubles, of nearest neighbours) counts, whatever the scale factor."""
+    ignores_scale: Scalar | None
+    """Whether a size that stays (or doubles, of nearest neighbours) counts, not the scale factor; None: never."""
 
     def ratio(self, *, align_corners: bool = False) -> Scalar:
         if align_corners:
@@ -68,7 +68,9 @@ class Axis:
 
     def unscaled(self, at: Index, position: Scalar, *multiples: int) -> Scalar:
         """`position`, but for sizes that are one of these multiples of the input's: as if that were the factor."""
-        for each in () if self.scale is None else multiples:
+        if self.scale is None or self.ignores_scale is None:
+            return position
+        for each in multiples:
             is_multiple = all_of(self.ignores_scale, compare("eq", self.inputs * each, self.outputs))
             whole = cast(IndexValue(floor_divide(at, each), "i64"), position.dtype)
             position = apply("where", is_multiple, whole, position)
@@ -211,14 +213,17 @@ def _combinations(taps: list[TapsAt], at: Indices) -> list[tuple[Indices, Scalar
 _SMALL = 128
 
 
-def _ignores_scale(source: Buffer, outputs: Indices) -> Scalar:
+_ALWAYS = Constant(True, "bool")
+
+
+def _ignores_scale(source: Buffer, outputs: Indices) -> Scalar | None:
     """Whether eager's forward runs the kernel for nearest neighbours that does: for small or channels-last images."""
     channels, *sizes = source.shape[1:]
     if len(sizes) == 1:
-        return Constant(False, "bool")
+        return None
     has_channels = channels.constant is not None and channels.constant > 3
     if has_channels and source.strides == channels_last_strides(source.shape):
-        return Constant(True, "bool")
+        return _ALWAYS
     return compare("le", sum(outputs[2:], constant(0)), _SMALL)
 
 
@@ -228,14 +233,14 @@ def _axes(
     outputs: Indices,
     scales: Sequence[Scale],
     dtype: str,
-    ignores_scale: Scalar | None = None,
+    ignores_scale: Scalar | None = _ALWAYS,
 ) -> list[Axis]:
     count = len(scales)
     pairs = zip(inputs[len(inputs) - count :], outputs[len(outputs) - count :], strict=True)
     # Positions are computed in single precision unless the data is double, as in eager.
     compute = "f64" if dtype == "f64" else "f32"
     is_cpu = builder.target is None or builder.target.device == "cpu"
-    ignores = Constant(is_cpu, "bool") if ignores_scale is None or not is_cpu else ignores_scale
+    ignores = ignores_scale if is_cpu else None
     return [Axis(*pair, scale, compute, ignores) for pair, scale in zip(pairs, scales, strict=True)]
 
 
@@ -270,7 +275,7 @@ def _weight(tap: Tap) -> Scalar:
 
 
 def resample(
-    builder: Builder, source: Buffer, scales: Sequence[Scale], taps: Taps, ignores_scale: Scalar | None = None
+    builder: Builder, source: Buffer, scales: Sequence[Scale], taps: Taps, ignores_scale: Scalar | None = _ALWAYS
 ) -> Buffer:
     axes = _axes(builder, source.shape, builder.result.shape, scales, source.dtype, ignores_scale)
     dtype, leading = math_dtype(source.dtype), len(source.shape) - len(axes)
