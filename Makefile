@@ -38,8 +38,9 @@ TORCH_VENV := .venv-torch-$(VERSION)
 
 # Tests run side by side: more threads in each would only make them wait for one another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
-# Tests of one file share what it compiles for them: another worker would compile it again.
-BY_FILE := --dist loadfile
+# Tests of one file share what it compiles for them: another worker would compile it again. In the order of the folders,
+# the last files are small ones, so that no worker waits long for another.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 # $(call need,command,advice): stop with one line of advice when the command fails.
 need = @$(1) >/dev/null 2>&1 || { echo 'error: $(2)' >&2; exit 1; }
