@@ -80,6 +80,15 @@ def test_views_of_equal_values_returned_both_stay_apart(trace):
     assert second.ne(0).all()
 
 
+def test_equal_views_of_a_result_are_merged_unless_they_are_returned(trace):
+    def fn(x):
+        y = x.sin()
+        return y, y[0].exp() + y[0].cos()
+
+    _, after = traced(trace, fn, torch.ones(2, 2))
+    assert count(after, torch.ops.aten.select.int) == 1
+
+
 def test_output_and_inner_value_are_merged(trace):
     _, after = traced(trace, lambda x: (torch.sin(x), torch.sin(x).cos()), torch.ones(3))
     assert count(after, torch.ops.aten.sin.default) == 1

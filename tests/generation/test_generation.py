@@ -168,3 +168,15 @@ def test_drawn_tokens_follow_their_probabilities():
     np.testing.assert_allclose(shares(top_k=2), [0.625, 0.375, 0, 0], atol=0.03)
     np.testing.assert_allclose(shares(top_p=0.75), [0.625, 0.375, 0, 0], atol=0.03)
     assert shares(top_p=0.4) == [1, 0, 0, 0]
+
+
+def test_models_that_take_the_caches_end_for_the_last_token_are_refused(tmp_path):
+    attention = [[["global", "local"], 1]]
+    config = transformers.GPTNeoConfig(
+        hidden_size=32, num_layers=2, num_heads=4, attention_types=attention, window_size=8, **ENDS
+    )
+    torch.manual_seed(0)
+    with pytest.raises(
+        InputValueError, match="GPTNeoForCausalLM computes other logits with a key-value cache of fixed"
+    ):
+        precast.generation.package(transformers.GPTNeoForCausalLM(config), tmp_path / "m.precast", max_length=ROOM)

@@ -259,6 +259,13 @@ def several_masks(x):
     return again.sum(0), again @ again.mT
 
 
+@case((_numbers(6, 3),), (_numbers(6, 3) - 9,), (_numbers(6, 3) + 9,))
+def one_mask_computed_twice(x):
+    x = x.clone()
+    x[~(x[:, 0] > 0)] += x[~(x[:, 0] > 0)].exp()
+    return x, x[x[:, 1] > 0] * (x + 1)[x[:, 1] > 0]
+
+
 @case((_numbers(6, 3), torch.tensor(2)), (_numbers(6, 3) - 9, torch.tensor(7)))
 def counts_returned(x, n):
     kept = x[x[:, 0] > 0]

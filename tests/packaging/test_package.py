@@ -110,6 +110,8 @@ def test_trees_come_back_as_they_were(path):
     assert torch.equal(result["sums"][1][0], y)
     assert torch.equal(result["pair"].left, y)
     assert type(result["pair"]) is Pair
+    # A caller that has not the class passes a mapping.
+    assert model({"right": y, "left": x}, {"b": z, "a": 3})["text"] == "done"
     assert (result["pair"].right, result["text"]) == (None, "done")
 
 

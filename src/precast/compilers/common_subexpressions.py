@@ -21,7 +21,7 @@ from precast.ops.facts import is_effectful, is_mutating, is_random, is_view
 def fx_graph_cse(graph: fx.Graph) -> fx.Graph:
     """Return a new graph after common-subexpression elimination: equal expressions are computed once."""
     mutated = _storages_of(_mutated_values(graph))
-    returned = _storages_of(graph.output_node().all_input_nodes)
+    returned = _storages_of(graph.output_node().all_input_nodes, with_views=False)
     new_graph = fx.Graph()
     new_nodes: dict[fx.Node, fx.Node] = {}
     known: dict[Hashable, fx.Node] = {}
@@ -78,7 +78,7 @@ def _mutated_values(graph: fx.Graph) -> list[fx.Node]:
     return [argument for node in graph.nodes if is_mutating(node) for argument in node.all_input_nodes]
 
 
-def _storages_of(values: Iterable[fx.Node]) -> set[fx.Node]:
+def _storages_of(values: Iterable[fx.Node], *, with_views: bool = True) -> set[fx.Node]:
     """Return the nodes that may share memory with ``values``: what they are views of, and all views of those."""
     waiting, found = list(values), set[fx.Node]()
     while waiting:
@@ -88,7 +88,7 @@ def _storages_of(values: Iterable[fx.Node]) -> set[fx.Node]:
         found.add(node)
         if _may_alias_arguments(node):
             waiting += node.all_input_nodes
-        waiting += [user for user in node.users if _may_alias_arguments(user)]
+        waiting += [user for user in node.users if with_views and _may_alias_arguments(user)]
     return found
 
 

@@ -66,6 +66,46 @@ class Decoder(nn.Module):
         layer.cumulative_length = self.position.clone()
         return layer
 
+    def check(self) -> None:
+        """Refuse models whose logits differ from those without a cache: not all are written for one of fixed size."""
+        count = min(_CHECKED_TOKENS, self.max_length)
+        # The first row has no padding.
+        starts = torch.arange(self.batch_size) % (count - 2)
+        ids = torch.randint(0, _vocabulary(self.model), (self.batch_size, count), generator=torch.Generator())
+        with torch.no_grad():
+            found = (self(ids[:, :-1], starts), self(ids[:, -1:]))
+            expected = tuple(self._logits_without_cache(ids[:, :stop], starts) for stop in (count - 1, count))
+        is_exact = all(each.dtype in (torch.float32, torch.float64) for each in self.model.parameters())
+        limit = _ALLOWED_ERROR if is_exact else 10 * _ALLOWED_ERROR
+        for mine, theirs in zip(found, expected, strict=True):
+            if not float((mine - theirs).abs().max()) <= limit * float(theirs.abs().max()):
+                raise InputValueError(
+                    f"{type(self.model).__name__} computes other logits with a key-value cache of fixed size.",
+                    why="its attention takes the cache's end for the last token, or it keeps state of another kind",
+                    fix="Package its forward with precast.package, with the cache as an argument.",
+                )
+        for buffer in self.buffers(recurse=False):
+            buffer.zero_()
+
+    def _logits_without_cache(self, ids: Tensor, starts: Tensor) -> Tensor:
+        places = torch.arange(ids.shape[1]) - starts[:, None]
+        result: Any = self.model(
+            input_ids=ids, attention_mask=places >= 0, position_ids=places.clamp(min=0), use_cache=False
+        )
+        logits: Tensor = result.logits[:, -1]
+        return logits.float()
+
+
+_CHECKED_TOKENS = 7
+_ALLOWED_ERROR = 1e-2
+"""Relative to the largest logit, in single precision; quantized activations and short types err more than rounding."""
+
+
+def _vocabulary(model: nn.Module) -> int:
+    embedded: Any = getattr(model, "get_input_embeddings", lambda: None)()
+    weight = getattr(embedded, "weight", None)
+    return 2 if weight is None else int(weight.shape[0])
+
 
 class EndTokens(nn.Module):
     """``ends()`` → the tokens that end a text."""
@@ -90,10 +130,10 @@ def _end_tokens(configuration: object) -> list[int]:
 def _cache_shapes(model: nn.Module, batch_size: int) -> list[tuple[Tensor, Tensor]]:
     """Each layer's key and value for one token, found by running the model: configurations vary in names."""
     config = getattr(model, "config", None)
-    if config is None or not hasattr(model, "generate"):
+    if config is None or not hasattr(model, "generate") or getattr(config, "is_encoder_decoder", False):
         raise InputTypeError(
             f"{type(model).__name__} is not a language model of transformers.",
-            why="generating packages are made of models that take input_ids and past_key_values",
+            why="generating packages are made of decoders that take input_ids and past_key_values",
             fix="Pass a model like transformers.AutoModelForCausalLM's.",
         )
     cache = DynamicCache(config=config)

@@ -46,6 +46,7 @@ def package(
             fix=f"Pass a number from {LEAST_PREFILL + 1} on, up to what the model takes.",
         )
     decoder = Decoder(model.eval(), max_length=max_length, batch_size=batch_size).eval()
+    decoder.check()
     prompt = torch.zeros(batch_size, min(8, max_length), dtype=torch.int64)
     starts = torch.zeros(batch_size, dtype=torch.int64)
     tokens = Dim("tokens", min=LEAST_PREFILL, max=max_length)

@@ -55,7 +55,7 @@ from precast.native.loops.index import product
 from precast.native.rules.lower import MAX_RANK
 from precast.native.rules.registry import rule_for
 from precast.native.rules.sizes import symbols_in, to_index
-from precast.native.rules.sizes_from_data import RELATIONS
+from precast.native.rules.sizes_from_data import CHECKED
 from precast.native.sizes import is_known, size_readers
 from precast.ops.cost import bytes_of
 from precast.ops.facts import Fact, facts_of, is_random
@@ -309,7 +309,7 @@ def _finds_sizes(node: fx.Node) -> bool:
         condition = node.args[0]
         # Tracing may have replaced this symbol by another; what it proved of that one must still be checked of this.
         value = value_of(condition) if isinstance(condition, fx.Node) else None
-        return value is None or (isinstance(value, torch.SymBool) and type(value.node.expr) in RELATIONS)
+        return value is None or (isinstance(value, torch.SymBool) and type(value.node.expr) in CHECKED)
     value = value_of(node)
     is_whole = isinstance(value, torch.SymInt) or not isinstance(value, torch.SymFloat | torch.SymBool)
     return is_whole and makes_sizes(node) and rule_for(node.target) is not None

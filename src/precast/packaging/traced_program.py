@@ -17,6 +17,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from precast.autograd.variants.graphs import tidy
+from precast.compilers.common_subexpressions import fx_graph_cse
 from precast.export.program import ExportedProgram
 from precast.export.sizes import fake_mode_of
 from precast.graph.nodes import constant_sources_of, placeholders_of, results_of, subgraph_of, value_of
@@ -27,6 +28,7 @@ from precast.native.decompositions.table import standalone_decompositions
 from precast.native.graph_passes.checks_without_tokens import checks_without_tokens
 from precast.native.graph_passes.complex_pairs import complex_as_pairs
 from precast.native.graph_passes.freezing import freeze_graph
+from precast.native.rules.sizes import free_unbacked
 from precast.trace.capture.least_sizes import with_least_sizes_of_graph
 from precast.trace.fake_inputs import fresh_copies
 from precast.trace.functionalize import functionalized
@@ -161,6 +163,9 @@ def fold_constants_of(programs: Mapping[str, TracedProgram]) -> dict[str, Traced
 
 def _decomposed(program: Program) -> fx.GraphModule:
     """The same graph in the native backend's operators."""
+    if any(free_unbacked(each.symbol) for each in program.sizes.symbols):
+        # `x[mask] + y[mask]` has one data-dependent size only if the places of the mask are computed once.
+        program = program.replace(graph=fx_graph_cse(program.graph))
     module = retraced(program, standalone_decompositions())
     if not any(node.target is _RECURRENT for node in module.graph.nodes):
         return module

@@ -129,7 +129,7 @@ def _children(tree: Tree, value: Any) -> list[tuple[str, Any]] | None:
     if tree.kind == "namedtuple":
         if isinstance(value, tuple) and getattr(value, "_fields", None) == tree.keys:
             return [(f".{key}", item) for key, item in zip(tree.keys, value, strict=True)]
-        return None
+        return _named_parts(tree, value, ".{}")
     return _attributes(tree, value) if tree.kind == "object" else _class_children(tree, value)
 
 
@@ -189,8 +189,13 @@ def _class_children(tree: Tree, value: Any) -> list[tuple[str, Any]] | None:
         children, _ = node[1].flatten_fn(value)
         keys = tree.keys or tuple(range(len(tree.children)))
         return [(f".{key}", child) for key, child in zip(keys, children, strict=False)]
-    if isinstance(value, Mapping | Record) and tree.keys and set(value.keys()) == set(tree.keys):
-        return [(f"[{key!r}]", value[key]) for key in tree.keys]
+    return _named_parts(tree, value, "[{!r}]") if tree.keys else None
+
+
+def _named_parts(tree: Tree, value: Any, step: str) -> list[tuple[str, Any]] | None:
+    """The children in a mapping or record in place of an object."""
+    if isinstance(value, Mapping | Record) and set(value.keys()) == set(tree.keys):
+        return [(step.format(key), value[key]) for key in tree.keys]
     return None
 
 

@@ -85,4 +85,9 @@ def test_histograms(bounds: tuple[int, float, float]):
     def count(source: torch.Tensor) -> torch.Tensor:
         return torch.histc(source * 1, *bounds)
 
-    torch.testing.assert_close(precast.compile(count)(values), count(values), rtol=0, atol=0)
+    compiled = precast.compile(count)
+    torch.testing.assert_close(compiled(values), count(values), rtol=0, atol=0)
+    if bounds[1] == bounds[2]:
+        torch.testing.assert_close(compiled(values * 0 + 3), count(values * 0 + 3), rtol=0, atol=0)
+        with pytest.raises(RuntimeError, match="not finite"):
+            compiled(values / 0)

@@ -8,9 +8,12 @@ Each function returns what the kernel of the operator of its name returns: gradi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from precast._torch_compat import aten_operators
 from precast.ops.decompositions import DecompositionTable
 
 _aten = torch.ops.aten
@@ -117,15 +120,16 @@ def pinv(matrix: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = No
     return torch.matmul(right * inverted.unsqueeze(-2), left.mT)
 
 
+# Newer versions of torch do not have them.
+_REMOVED: dict[str, Callable[..., object]] = {"cholesky": cholesky, "triangular_solve": triangular_solve}
 LINEAR_ALGEBRA: DecompositionTable = {
     _aten._linalg_det.default: det,
     _aten._linalg_slogdet.default: slogdet,
     _aten._linalg_solve_ex.default: solve_ex,
-    _aten.cholesky.default: cholesky,
     _aten.cholesky_inverse.default: cholesky_inverse,
     _aten.cholesky_solve.default: cholesky_solve,
     _aten.linalg_inv_ex.default: inv_ex,
     _aten.linalg_lu.default: lu,
     _aten.linalg_pinv.atol_rtol_tensor: pinv,
-    _aten.triangular_solve.default: triangular_solve,
+    **{packet.default: rule for packet, rule in aten_operators(_REMOVED)},
 }

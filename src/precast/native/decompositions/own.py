@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
 from torch._prims_common import suggest_memory_format
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from precast._torch_compat import aten_operators
 from precast.native.decompositions.grid_sampling import grid_sampler_2d_backward
@@ -227,14 +228,24 @@ def linspace(
 
 
 def histc(source: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    if not min < max:
-        # The range is then that of the elements, which eager checks for infinities.
+    if min > max:
         return NotImplemented  # type: ignore[no-any-return]
     flat = source.reshape(-1)
+    low, high = (min, max) if min < max else _range_of_elements(flat, min)
     # Eager rounds in this order; an element at the upper end belongs to the last bin.
-    places = ((flat - min) * bins / (max - min)).to(torch.int64).clamp(0, bins - 1)
-    is_inside = (flat >= min) & (flat <= max)
+    places = ((flat - low) * bins / (high - low)).to(torch.int64).clamp(0, bins - 1)
+    is_inside = (flat >= low) & (flat <= high)
     return source.new_zeros(bins).index_add(0, torch.where(is_inside, places, 0), is_inside.to(source.dtype))
+
+
+def _range_of_elements(flat: Tensor, only: float) -> tuple[Tensor, Tensor]:
+    """The range of a histogram whose given one is empty: that of its elements, or around their only value."""
+    if statically_known_true(flat.numel() == 0):
+        return flat.new_full((), only - 1), flat.new_full((), only + 1)
+    low, high = flat.amin(), flat.amax()
+    low = checked(low, ~(low.isfinite() & high.isfinite()), "value", "histc: the range of the elements is not finite")
+    is_one = low == high
+    return torch.where(is_one, low - 1, low), torch.where(is_one, high + 1, high)
 
 
 def batch_norm_with_update(

@@ -31,6 +31,8 @@ RELATIONS = {
     sympy.Eq: "eq", sympy.Ne: "ne", sympy.StrictLessThan: "lt", sympy.LessThan: "le", sympy.StrictGreaterThan: "gt",
     sympy.GreaterThan: "ge",
 }  # fmt: skip
+CHECKED = (*RELATIONS, type(sympy.true))
+"""The kinds of conditions on sizes that programs assert."""
 NO_BOUND = constant(2**62)
 """No buffer can be larger."""
 
