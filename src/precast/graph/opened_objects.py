@@ -222,7 +222,11 @@ def child_keys(tree: pytree.TreeSpec) -> tuple[Any, ...]:
     node = pytree.SUPPORTED_NODES[tree.type]
     if node.flatten_with_keys_fn is None:
         return ()
-    instance = node.unflatten_fn(list(range(tree.num_children)), tree.context)
+    try:
+        instance = node.unflatten_fn(list(range(tree.num_children)), tree.context)
+    except (TypeError, AttributeError, ValueError, LookupError):
+        # The class looks into its parts, which are numbers here.
+        return ()
     keyed, _ = node.flatten_with_keys_fn(instance)
     return tuple(key for key, _ in keyed)
 
