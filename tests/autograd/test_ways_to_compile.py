@@ -162,3 +162,6 @@ class _Doubling(nn.Linear):
 def test_a_module_with_a_call_of_its_own_is_called_once():
     module, x = _Doubling(2, 2), torch.ones(1, 2)
     assert torch.equal(precast.compile(module, backend="nop")(x), module(x))
+    broken = precast.compile(lambda x: module(x) if x.sum() > 0 else x, backend="nop")
+    with pytest.warns(precast.GraphBreakWarning):
+        assert torch.equal(broken(x), module(x))

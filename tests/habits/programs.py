@@ -15,10 +15,10 @@ from torch import nn
 
 import precast
 from tests.autograd.stored_state import Shown, state_of
-from tests.habits import deciding, storing, structuring
+from tests.habits import deciding, storing, structuring, training
 from tests.habits.storing import WIDTH
 
-BLOCKS = {kind.__name__: kind for each in (storing, deciding, structuring) for kind in each.BLOCKS}
+BLOCKS = {kind.__name__: kind for each in (storing, deciding, structuring, training) for kind in each.BLOCKS}
 NESTINGS = ("flat", "nested", "residual", "repeated", "argument")
 CALLS = ("train", "train", "train again", "eval", "no_grad", "other rows", "reset", "step")
 

@@ -142,7 +142,12 @@ def forward_of(module: torch.nn.Module) -> Callable[..., Any]:
 
 
 def _is_worth_it(module: torch.nn.Module) -> bool:
-    """Whether a module may be more than one operator: torch's own modules without children are not."""
+    """Whether a module may be more than one operator: torch's own modules without children are not.
+
+    A ``__call__`` of the module's class runs around its route, and would run in the piece once more.
+    """
     if isinstance(module, torch.jit.ScriptModule) or "_precast_original" in vars(module):
+        return False
+    if not is_trusted(type(module).__call__.__module__):
         return False
     return bool(module._modules) or not is_trusted(type(module).__module__)

@@ -34,6 +34,7 @@ from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import functional
 
 from precast.ops.own_operators import checked, ctc, grouped_rows
@@ -217,7 +218,9 @@ def _moving(in_place: Callable[..., Any], view: Callable[..., Any]) -> Callable[
     """A change of a view's sizes or strides, which makes it another view: the object stays."""
 
     def moved(tensor: Tensor, *args: Any, **options: Any) -> Tensor:
-        if not isinstance(tensor, FakeTensor | FunctionalTensor) or not tensor._is_view():
+        # What is recorded as it is, without functionalization, is recorded by the object.
+        is_recorded = isinstance(tensor, FakeTensor) and get_proxy_mode() is not None
+        if is_recorded or not isinstance(tensor, FakeTensor | FunctionalTensor) or not tensor._is_view():
             result: Tensor = in_place(tensor, *args, **options)
             return result
         other = view(tensor, *args, **options)
