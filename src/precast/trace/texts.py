@@ -182,6 +182,8 @@ def refused_texts(printed: list[Printed] | None = None) -> Iterator[None]:
 def _text_of_number(original: Callable[[Any], str], number: Callable[[Any], Any], thread: int) -> Callable[[Any], str]:
     def text(symbol: Any) -> str:
         is_asked_by_user = is_users_file(sys._getframe(1).f_code.co_filename)
-        return repr(number(symbol)) if is_asked_by_user and threading.get_ident() == thread else original(symbol)
+        if threading.get_ident() != thread or (_tells_once.get() and _is_only_told()):
+            return original(symbol)
+        return repr(number(symbol)) if is_asked_by_user else original(symbol)
 
     return text
