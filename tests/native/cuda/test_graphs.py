@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from precast.native.call import CompiledGraph
 from precast.native.targets.cuda import graphs
-from precast.native.targets.cuda.graphs import CALLS_BEFORE, MOST_RECORDINGS, RecordedGraph, may_be_recorded
+from precast.native.targets.cuda.graphs import CALLS_BEFORE, MOST_KINDS, MOST_RECORDINGS, RecordedGraph, may_be_recorded
 from tests.native.cuda.interpreted import InterpretedGpu, compiled
 from tests.native.lowering.cases import floats
 
@@ -196,6 +196,17 @@ def test_updates_of_inputs_arrive_where_they_are(target, device):
         torch.testing.assert_close(mine(x, y), function(expected, y), rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(x, expected)
     assert device.made
+
+
+def test_the_latest_sizes_stay_recorded(target, device):
+    function = compiled(target, lambda x: x.sin(), dynamic=True)
+    with torch.no_grad():
+        for size in range(2, 2 + MOST_KINDS + 3):
+            for _ in range(CALLS_BEFORE + 1):
+                torch.testing.assert_close(function(floats(size)), floats(size).sin())
+            function(floats(2))
+    # The size that is called all the time was recorded once.
+    assert len(device.made) == MOST_KINDS + 3
 
 
 def test_broadcast_inputs_are_copied_once(target, device):

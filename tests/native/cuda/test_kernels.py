@@ -70,6 +70,22 @@ def test_kernels_of_other_types_are_others(target):
         torch.testing.assert_close(mine, x - x * x)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64])
+def test_whole_numbers_wrap_as_in_eager(target, dtype):
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x >> y, x << y, x * -3, x - 200, -x, x.abs()
+
+    x = torch.tensor([200, 7, -5, 100] * 3).to(dtype)
+    y = torch.tensor([7, 8, 9, 31, 32, 33, 63, 64, -1, 0, 1, -3]).to(dtype)
+    for mine, expected in zip(compiled(target, function)(x, y), function(x, y), strict=True):
+        assert torch.equal(mine, expected)
+
+
+def test_the_next_number_is_that_of_the_type(target):
+    x, y = torch.tensor([1.5, -3.0, 0.1, float("inf")]).bfloat16(), torch.zeros(4).bfloat16()
+    assert torch.equal(compiled(target, torch.nextafter)(x, y), torch.nextafter(x, y))
+
+
 def test_the_sign_of_zero_is_kept(target):
     x = torch.tensor([0.0, -0.0, 1.0])
     mine = compiled(target, lambda x: (-x, torch.where(x > 0, x, -0.0), x + torch.full((3,), -0.0)))(x)

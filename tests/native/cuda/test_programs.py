@@ -3,6 +3,7 @@
 import warnings
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from precast.native.targets.cuda.build.code import GpuCode
 from precast.native.targets.cuda.codegen.generate import generate
 from precast.native.targets.cuda.launcher import DriverLauncher, InterpretedKernel
 from precast.native.targets.cuda.passes import padding
-from tests.native.cuda.interpreted import InterpretedGpu, compiled
+from tests.native.cuda.interpreted import InterpretedGpu, InterpretingLauncher, compiled
 from tests.native.lowering.cases import floats, integers
 
 
@@ -64,6 +65,20 @@ def test_a_kernel_that_does_not_compile_runs_as_loops(target):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         DriverLauncher(code, torch.device("cpu")).load(0)
+
+
+def test_grouped_kernels_that_do_not_compile_run_as_loops(target, monkeypatch):
+    def launch(self: InterpretingLauncher, kernel: int, programs: int, addresses: Any, sizes: Any) -> None:
+        InterpretedKernel(loops[kernel], torch.device("cpu")).launch(programs, addresses, sizes, 0)
+
+    x, y = [floats(size) for size in (40, 50, 60)], [floats(size, seed=1) for size in (70, 40, 9)]
+    function = compiled(target, lambda *inputs: [each.bfloat16() for each in inputs], dynamic=True)
+    function(*x)
+    _, _, loops = generate(target.built)
+    assert [type(each) for each in loops] == [KernelGroup]
+    monkeypatch.setattr(InterpretingLauncher, "launch", launch)
+    for mine, expected in zip(function(*y), y, strict=True):
+        assert torch.equal(mine, expected.bfloat16())
 
 
 def test_the_code_of_a_step_is_its_kernel(target):

@@ -173,6 +173,26 @@ def test_arrays_on_the_gpu_stay_there(fake_gpu, tmp_path):
     assert fake_gpu.allocated == before
 
 
+def test_reversed_arrays_are_refused(fake_gpu, tmp_path):
+    first = gpu(0)
+    block = first.allocate(16)
+
+    class Other:
+        """An array of another library."""
+
+        dtype, shape = np.dtype(np.float32), (4,)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 2, 0
+
+        def __dlpack__(self, **_: object) -> object:
+            return DeviceArray(first, block, block.address + 12, "f32", (4,), (-1,)).__dlpack__(stream=-1)
+
+    loaded = on_gpu(torch.sin, (floats(4),), tmp_path)
+    with pytest.raises(InputValueError, match="reversed"):
+        loaded(Other())
+
+
 def test_arrays_of_others_are_kept_until_they_are_read(fake_gpu, tmp_path):
     path = packaged(torch.sin, (floats(4),), tmp_path)
 

@@ -36,6 +36,9 @@ from precast.native.loops.program import (
 from precast.native.loops.rewriting import Place, replace_places
 from precast.native.loops.scalars import Accumulated, Accumulator, IndexValue, Load, Named, Scalar, walk
 
+FLAT_LENGTH = "length"
+"""The size of the buffers of patterns."""
+
 
 def kernel_parameters(kernel: Kernel) -> tuple[tuple[Buffer, ...], tuple[str, ...]]:
     """Buffers in the order of first use, and the dynamic sizes that the kernel uses."""
@@ -119,7 +122,7 @@ class _Forgetting:
 
 def _memory_of(buffer: Buffer) -> Buffer:
     """A flat buffer of arbitrary length: subscripts are offsets."""
-    return contiguous_buffer(buffer.name, buffer.dtype, () if buffer.is_one_number else (symbol("length"),))
+    return contiguous_buffer(buffer.name, buffer.dtype, () if buffer.is_one_number else (symbol(FLAT_LENGTH),))
 
 
 class _Renaming:

@@ -12,7 +12,7 @@ from precast.native.loops.index import Index
 from precast.native.loops.scalars import BINARY, PREDICATES, Constant, Scalar, apply, as_scalar, cast
 from precast.native.rules.builder import Builder, Operand, element, is_floating, promoted_dtype
 from precast.native.rules.conditions import refuse_any, refuse_zero
-from precast.native.rules.registry import Rule, lowering
+from precast.native.rules.registry import DECLINED, Declined, Rule, lowering
 from precast.ops.own_operators import checked
 
 aten = torch.ops.aten
@@ -42,7 +42,10 @@ def _overloads(name: str) -> list[OpOverload]:
 
 
 def _named_rule(operation: str) -> Rule:
-    def rule(builder: Builder, *operands: Operand) -> Buffer:
+    def rule(builder: Builder, *operands: Operand) -> Buffer | Declined:
+        if operation == "nextafter" and promoted_dtype(operands) in ("bf16", "f16"):
+            # Loops compute in float32, which has other numbers next to these.
+            return DECLINED
         # Comparisons return bool, so the type to compute in comes from the arguments; otherwise it is the result's.
         compute = promoted_dtype(operands) if operation in PREDICATES else ""
         if operation.startswith("logical"):

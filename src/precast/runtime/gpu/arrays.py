@@ -124,6 +124,12 @@ def borrowed(value: Any, gpu: Gpu) -> DeviceArray:
         )
     shape = tuple(tensor.shape[: tensor.rank])
     strides = tuple(tensor.strides[: tensor.rank]) if tensor.strides else _dense(shape)
+    if any(each < 0 for each in strides):
+        raise InputValueError(
+            "An array on the GPU is reversed: a stride is negative.",
+            why="programs take arrays whose first element comes first in memory",
+            fix="Pass a contiguous copy.",
+        )
     address = (tensor.data or 0) + tensor.byte_offset
     dtype = short_name(tensor.dtype_code, tensor.dtype_bits)
     return DeviceArray(gpu, (capsule, value), address, dtype, shape, strides)

@@ -36,7 +36,7 @@ PATIENCE = 6
 MOST_RECORDINGS = 4
 """Per kind of call; results of several calls may be referenced at a time."""
 MOST_KINDS = 8
-"""The number of kinds of calls, by sizes, that are recorded."""
+"""The number of kinds of calls, by sizes, whose recordings are kept: those of the latest calls."""
 MOST_ATTEMPTS = 16
 LARGE = 2**20
 """Inputs of fewer bytes are copied rather than recorded again."""
@@ -150,11 +150,10 @@ class RecordedGraph:
 
     def kind(self, sizes: Sizes) -> _Kind:
         key = (torch.cuda.current_stream(), *_settings(), *sizes.values())
-        found = self.kinds.get(key)
-        if found is None:
-            while len(self.kinds) >= MOST_KINDS:
-                del self.kinds[next(iter(self.kinds))]
-            found = self.kinds[key] = _Kind()
+        found = self.kinds.pop(key, None)
+        while found is None and len(self.kinds) >= MOST_KINDS:
+            del self.kinds[next(iter(self.kinds))]
+        found = self.kinds[key] = found or _Kind()
         found.calls += 1
         return found
 

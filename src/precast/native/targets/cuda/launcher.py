@@ -7,6 +7,7 @@ import hashlib
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -14,8 +15,7 @@ import torch
 from precast.artifact.dtypes import DTYPES
 from precast.errors import BuildError
 from precast.graph.tensor_spec import TORCH_DTYPES
-from precast.native.loops.buffers import Buffer
-from precast.native.loops.canonical import kernel_parameters, pattern_of
+from precast.native.loops.canonical import FLAT_LENGTH, kernel_parameters, pattern_of
 from precast.native.loops.interpreter import interpret_kernel
 from precast.native.loops.program import Kernel, KernelGroup
 from precast.native.targets.cuda.build.code import GpuCode
@@ -65,23 +65,21 @@ class InterpretedKernel:
     """Loops over whole arrays by torch's operators: what eager does, and as slow."""
 
     def __init__(self, kernel: Kernel | KernelGroup, device: torch.device):
-        self.kernel, self.device = kernel, device
-        self.buffers: tuple[Buffer, ...] = ()
-        self.sizes: tuple[str, ...] = ()
-        if isinstance(kernel, Kernel):
-            self.buffers, self.sizes = kernel_parameters(kernel)
-        else:
-            self.buffers = tuple(buffer for each in kernel.members for buffer in pattern_of(each).buffers)
+        self.device = device
+        # Groups of other sizes share a kernel: the ends of their loops are arguments.
+        members = [kernel] if isinstance(kernel, Kernel) else [pattern_of(each).kernel for each in kernel.members]
+        self.members = [(each, *kernel_parameters(each)) for each in members]
 
     def launch(self, programs: int, addresses: Sequence[int], sizes: Sequence[int], stream: int) -> None:
-        known = dict(zip(self.sizes, sizes, strict=isinstance(self.kernel, Kernel)))
-        places = dict(zip(self.buffers, addresses, strict=True))
-
         def memory(dtype: str, length: int, address: int) -> torch.Tensor:
             return tensor_at(address, dtype, length, self.device)
 
+        left, numbers = iter(addresses), iter(sizes)
         with torch.device(self.device):
-            interpret_kernel(self.kernel, known, places, memory)
+            for kernel, buffers, names in self.members:
+                places = dict(zip(buffers, islice(left, len(buffers)), strict=True))
+                known = dict(zip(names, islice(numbers, len(names)), strict=True))
+                interpret_kernel(kernel, {FLAT_LENGTH: _UNKNOWN_LENGTH, **known}, places, memory)
 
 
 def tensor_at(address: int, dtype: str, length: int, device: torch.device) -> torch.Tensor:
@@ -104,6 +102,8 @@ class _Memory:
         }  # fmt: skip
 
 
+_UNKNOWN_LENGTH = 2**40
+"""Elements beyond those that are accessed do no harm."""
 _REPRO = """
 
 # Compile this kernel by itself: python {path}

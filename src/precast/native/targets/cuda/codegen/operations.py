@@ -86,11 +86,9 @@ def _text(operation: str, operands: Sequence[str], dtype: str) -> str:
         return f"{first} != {first}" if operation == "is_nan" else _is_infinite(first, is_float)
     if is_float and operation in ("div_floor", "div_trunc"):
         quotient = f"tl.div_rn({first}, {operands[1]})" if is_single else f"({first} / {operands[1]})"
-        return (
-            f"libdevice.trunc({quotient})"
-            if operation == "div_trunc"
-            else f"div_floor({first}, {operands[1]}, {quotient})"
-        )
+        if operation == "div_floor":
+            return f"div_floor({first}, {operands[1]}, {quotient})"
+        return f"libdevice.trunc({quotient})"
     if operation in _SAME_IF_WHOLE and not is_float:
         return first
     return f"{(_FLOAT_FUNCTIONS if is_float else _WHOLE_FUNCTIONS)[operation]}({', '.join(operands)})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from precast.artifact.dtypes import DTYPES
 from precast.native.loops.index import Atom, Computed, Extreme, Index, Quotient, Symbol, Variable, is_non_negative
 
 # In registers, 16-bit floats are floats rounded to fewer digits, which eager computes with.
@@ -31,7 +32,13 @@ def literal(value: float | int | bool, dtype: str) -> str:
         return f"tl.full((), {_float_text(float(value))}, {spelling})"
     if dtype in HALF_TYPES:
         return f"tl.full((), {_float_text(float(value))}, {HALF_TYPES[dtype]}).to(tl.float32)"
-    return f"tl.full((), {int(value)}, {spelling})"
+    return f"tl.full((), {_wrapped(int(value), dtype)}, {spelling})"
+
+
+def _wrapped(value: int, dtype: str) -> int:
+    """The value that a type's bits hold."""
+    bits = 8 * DTYPES[dtype].item_size
+    return value % 2**bits if dtype == "u8" else (value + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
 
 
 def _float_text(value: float) -> str:
