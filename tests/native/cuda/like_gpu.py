@@ -75,7 +75,8 @@ class _Builder(interpreter.InterpreterBuilder):
 
     def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *others: Any) -> Any:
         kind = ptrs.get_element_ty()
-        if other is None:
+        # A single 0 comes as None.
+        if other is None and ptrs.data.size > 1:
             garbage = np.full((*ptrs.data.shape, _numpy(kind).itemsize), GARBAGE, np.uint8)
             other = interpreter.TensorHandle(garbage.view(_numpy(kind))[..., 0], kind)
         watch.note("read", ptrs.data, mask.data, _numpy(kind).itemsize, self.grid_idx[0])

@@ -16,6 +16,7 @@ from precast.native.targets.cuda.build.code import GpuCode
 from precast.native.targets.cuda.codegen.generate import generate
 from precast.native.targets.cuda.launcher import DriverLauncher, InterpretedKernel
 from precast.native.targets.cuda.passes import padding
+from precast.native.targets.cuda.routines import convolve
 from tests.native.cuda.interpreted import InterpretedGpu, InterpretingLauncher, compiled
 from tests.native.lowering.cases import floats, integers
 
@@ -157,3 +158,9 @@ def test_alignment_leaves_other_uses_of_a_matrix_right(target, monkeypatch, name
     with torch.no_grad():
         for mine, expected in zip(compiled(target, ROWS[name])(x, w), ROWS[name](x, w), strict=True):
             torch.testing.assert_close(mine, expected, rtol=0.02, atol=0.02)
+
+
+def test_convolutions_of_nothing_are_zero():
+    made = convolve("convolution", [torch.empty(1, 4, 6, 0), floats(2, 4, 2, 2)], (1, 2, 5, 1), (10, 5, 1, 1),
+                    (1, 1, 1, 0, 1, 1, 1))  # fmt: skip
+    assert torch.equal(made, torch.zeros(1, 2, 5, 1))

@@ -21,6 +21,9 @@ def convolve(
 ) -> torch.Tensor:
     """The result of a convolution, by cuDNN; `shape` and `strides` are those of the output buffer."""
     first, second = inputs
+    if not first.numel() or not second.numel():
+        # Sums of nothing, which torch refuses.
+        return torch.empty_strided(shape, strides, dtype=first.dtype, device=first.device).zero_()
     spatial = first.ndim - 2
     groups, stride, padding, dilation = numbers[0], *(list(numbers[1 + n * spatial :][:spatial]) for n in range(3))
     geometry = (stride, padding, dilation, False, [0] * spatial, groups)
