@@ -37,8 +37,8 @@ def literal(value: float | int | bool, dtype: str) -> str:
 
 def _wrapped(value: int, dtype: str) -> int:
     """The value that a type's bits hold."""
-    bits = 8 * DTYPES[dtype].item_size
-    return value % 2**bits if dtype == "u8" else (value + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
+    size = 1 << 8 * DTYPES[dtype].item_size
+    return value % size if dtype == "u8" else (value + size // 2) % size - size // 2
 
 
 def _float_text(value: float) -> str:
