@@ -176,3 +176,12 @@ def test_a_renamed_result_is_renamed_in_the_signature():
     signature = export(torch.nn.ReLU(), (torch.ones(2),)).graph_signature
     signature.replace_all_uses("relu", "renamed")
     assert signature.user_outputs == ("renamed",)
+
+
+def test_generators_that_a_program_makes_are_refused():
+    class Noise(torch.nn.Module):
+        def forward(self, x):
+            return x + torch.randn(3, generator=torch.Generator().manual_seed(0))
+
+    with pytest.raises(ExportError, match=r"makes a .*Generator.* and uses it"):
+        export(Noise(), (torch.ones(3),))

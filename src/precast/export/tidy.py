@@ -19,17 +19,19 @@ After:  ``add = add(x, 1); cond = cond(p, true_graph_0, false_graph_0, (add,))``
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from precast.errors import ExportError
 from precast.export.preserved_ops import is_composite
 from precast.export.regions import fold_regions
 from precast.export.sizes import collected_sizes
 from precast.export.unlift import NORMALIZING_AND_UPDATING
-from precast.graph.nodes import placeholders_of, set_value, tensor_of, value_of
+from precast.graph.nodes import placeholders_of, set_value, source_line_of, tensor_of, value_of
 from precast.graph.program import Program
 from precast.graph.signature import ConstantArgument, InputKind, OutputSpec
 from precast.graph.tensor_spec import TensorSpec
@@ -57,6 +59,18 @@ def reshape_where_layout_is_open(graph: fx.Graph) -> None:
             open_layout.add(node)
 
 
+def _submodule(module: fx.GraphModule, node: fx.Node) -> torch.nn.Module:
+    found = attrgetter(str(node.target))(module)
+    if isinstance(found, torch.nn.Module):
+        return found
+    raise ExportError(
+        f"The program makes a {type(found).__name__} and uses it.",
+        at=str(source_line_of(next(iter(node.users), node)) or "") or None,
+        why="an exported program holds tensors and plain values",
+        fix="Draw from the default generator, or take random numbers as arguments.",
+    )
+
+
 def with_counted_names(module: fx.GraphModule, inputs: Sequence[str] | None = None) -> fx.GraphModule:
     """A copy of the module and its subgraphs with such names; ``inputs`` are new names for the placeholders."""
     nodes = list(module.graph.nodes)
@@ -67,7 +81,7 @@ def with_counted_names(module: fx.GraphModule, inputs: Sequence[str] | None = No
     root = torch.nn.Module()
     for node in nodes:
         if node.op == "get_attr":
-            child = module.get_submodule(str(node.target))
+            child = _submodule(module, node)
             outer = _names_outside(module, node, names)
             renamed = with_counted_names(child, outer) if isinstance(child, fx.GraphModule) else child
             root.add_module(str(node.target), renamed)
