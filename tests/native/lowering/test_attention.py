@@ -77,7 +77,10 @@ def test_attention_gives_what_eager_gives(model, name):
     check_case(model, name, CASES[name], sums=True)
 
 
-@pytest.mark.parametrize("name", ["attention_masked", "attention_scaled", "attention_causal", "gradients_masked"])
+INTERPRETED = ["attention_masked", "attention_scaled", "attention_causal", "gradients_masked", "gradients_without_keys"]
+
+
+@pytest.mark.parametrize("name", INTERPRETED)
 def test_the_interpreter_agrees(name):
     function, inputs = CASES[name]
     for mine, eager in zip(interpret(fuse(lowered(function, *inputs)), inputs), function(*inputs), strict=True):

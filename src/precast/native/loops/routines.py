@@ -114,8 +114,10 @@ def _attention(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tenso
     sums = scores.logsumexp(-1)
     sees_nothing = sums == -torch.inf
     sums = sums.masked_fill(sees_nothing, 0)
-    # Not from the saved row sums, which round large scores: weights would not add up to one.
-    weights = scores.softmax(-1).masked_fill(sees_nothing[..., None], 0)
+    # Not from the saved row sums, which round large scores: weights would not add up to one. Without the first fill,
+    # gradients of rows that see nothing are NaN.
+    nothing = sees_nothing[..., None]
+    weights = scores.masked_fill(nothing, 0).softmax(-1).masked_fill(nothing, 0)
     return (weights @ value.float()).to(query.dtype), sums
 
 
