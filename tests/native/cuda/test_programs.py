@@ -105,6 +105,11 @@ def test_a_product_adds_its_bias(target, dtype: torch.dtype, activation):
     assert not target.sources
 
 
+def test_a_bias_of_another_type_is_converted_first(target):
+    x, w, bias = floats(8, 24), floats(16, 24, seed=1), floats(16, seed=2, dtype=torch.bfloat16)
+    torch.testing.assert_close(compiled(target, lambda x, w, b: x @ w.T + b)(x, w, bias), x @ w.T + bias)
+
+
 def test_a_bias_goes_with_the_loop_that_does_more(target):
     model, x = torch.nn.Linear(24, 16), floats(8, 24)
     with torch.no_grad():

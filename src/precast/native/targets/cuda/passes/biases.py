@@ -63,7 +63,9 @@ def _grown(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | N
     if bias is None or not _reaches(parts[-1].reached, value):
         return None
     writer = EpilogueWriter(match, names)
-    writer.finish("add", writer.operand("bias", bias))
+    operand = writer.operand("bias", bias)
+    # Libraries add numbers of the product's type.
+    writer.finish("add", operand if operand.dtype == bias.dtype else writer.computed("bias", bias))
     for part in parts[1:]:
         writer.add(part)
     grown = replace(
