@@ -60,6 +60,15 @@ for mode, padding, corners in itertools.product(range(3), range(3), (False, True
         [TANGENT, IMAGE, GRID, mode, padding, corners, [True, True]],
         {},
     )
+# Places that are no numbers; eager's gradients read outside of the image there, but where the padding is zeros.
+NOWHERE = torch.cartesian_prod(*[torch.tensor([float("nan"), float("inf"), -float("inf"), 0.3, -5.0])] * 2)[None, None]
+for mode, padding in itertools.product(range(3), range(3)):
+    arguments = [IMAGE[:1], NOWHERE, mode, padding, False]
+    CASES[f"grid_of_nan_{mode}_{padding}"] = (aten.grid_sampler_2d.default, arguments, {})
+    if padding == 0:
+        gradient = torch.ones(1, IMAGE.shape[1], *NOWHERE.shape[1:3])
+        operator = aten.grid_sampler_2d_backward.default
+        CASES[f"grid_of_nan_backward_{mode}"] = (operator, [gradient, *arguments, [True, True]], {})
 
 
 @pytest.mark.parametrize("name", CASES)

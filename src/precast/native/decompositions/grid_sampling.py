@@ -1,4 +1,4 @@
-"""The gradient of ``grid_sampler_2d``.
+"""``grid_sampler_2d`` where the grid is not finite, and its gradient.
 
 The value of a point is a weighted sum of a few pixels, with weights that depend on the point's position. The image's
 gradient is therefore a weighted scatter of the result's; the grid's is the sum over the pixels of their values times
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch._decomp import decomposition_table
 
 _BILINEAR, _NEAREST, _BICUBIC = range(3)
 _ZEROS, _BORDER, _REFLECTION = range(3)
@@ -36,7 +37,8 @@ class _Axis:
         if self.padding != _ZEROS:
             is_free = (position > 0) & (position < self.size - 1)
             slope = torch.where(is_free, slope, 0)
-            position = position.clamp(0, self.size - 1)
+            # Not `clamp`: a NaN is moved to the first pixel.
+            position = torch.where(position > 0, position, 0).clamp(max=self.size - 1)
         return _Axis(self.size, position, slope, self.padding, self.align_corners)
 
     def _reflected(self, position: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,9 +54,9 @@ class _Axis:
         return reflected, slope * sign * torch.where(is_even, 1.0, -1.0).to(slope.dtype)
 
     def pixel(self, number: Tensor) -> tuple[Tensor, Tensor]:
-        """A pixel by its number, clamped to the image, and whether it is inside."""
+        """A pixel by its number, any of the image where it is outside, and whether it is inside."""
         is_inside = (number >= 0) & (number <= self.size - 1)
-        return number.clamp(0, self.size - 1).to(torch.int64), is_inside
+        return torch.where(is_inside, number, 0).to(torch.int64), is_inside
 
 
 def _axis(coordinate: Tensor, size: int, padding: int, *, align_corners: bool) -> _Axis:
@@ -111,6 +113,21 @@ def _cubic_weight(beyond: Tensor, step: int) -> tuple[Tensor, Tensor]:
         weight = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
         slope = (3 * a * distance - 10 * a) * distance + 8 * a
     return weight, slope * direction
+
+
+def grid_sampler_2d(
+    image: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Tensor:
+    """Torch's decomposition, but eager's values at NaN and infinity: the first pixel, or NaN, where it has zeros."""
+    if interpolation_mode != _BICUBIC and padding_mode != _ZEROS:
+        # An infinite coordinate is clamped, but has no reflection.
+        grid = torch.where(grid.isnan() if padding_mode == _BORDER else ~grid.isfinite(), -1, grid)
+    plain = decomposition_table[torch.ops.aten.grid_sampler_2d.default]
+    result: Tensor = plain(image, grid, interpolation_mode, padding_mode, align_corners)
+    if interpolation_mode == _BILINEAR and padding_mode == _ZEROS:
+        is_finite = grid[..., 0].isfinite() & grid[..., 1].isfinite()
+        result = torch.where(is_finite.unsqueeze(1), result, torch.nan)
+    return result
 
 
 def grid_sampler_2d_backward(

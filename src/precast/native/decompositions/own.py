@@ -31,7 +31,7 @@ from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from precast._torch_compat import aten_operators
-from precast.native.decompositions.grid_sampling import grid_sampler_2d_backward
+from precast.native.decompositions.grid_sampling import grid_sampler_2d, grid_sampler_2d_backward
 from precast.ops.decompositions import DecompositionTable
 from precast.ops.own_operators import checked
 
@@ -292,6 +292,7 @@ OWN_DECOMPOSITIONS: DecompositionTable = {
     _aten.addbmm.default: addbmm,
     _aten.batch_norm_backward.default: batch_norm_backward,
     _aten.frac.default: frac,
+    _aten.grid_sampler_2d.default: grid_sampler_2d,
     _aten.grid_sampler_2d_backward.default: grid_sampler_2d_backward,
     _aten._is_all_true.default: torch.all,
     _aten._is_any_true.default: torch.any,
