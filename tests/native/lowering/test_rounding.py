@@ -62,3 +62,21 @@ def test_scaled_sums_with_products_are_rounded_once(operator):
     exact = function(*[each.double() for each in inputs])
     eager, mine = ((each.double() - exact).norm() for each in (function(*inputs), precast.compile(function)(*inputs)))
     assert mine <= 1.02 * eager
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_numbers_are_rounded_where_eager_rounds_them(dtype):
+    def function(x, n):
+        compared = [x == 0.3, x != 0.3, x > 0.3, x >= 0.3, x < -0.3, x == n]
+        return *compared, x % 0.3, torch.fmod(x, 0.3), x + 0.3, 0.3 - x, x.abs() ** 0.3, x * 0.3, x / 0.3
+
+    x = torch.randn(64, 48).to(dtype)
+    x[:2], x[2:4] = 0.3, -0.3
+    results = [each(x, torch.tensor(0.3)) for each in (precast.compile(function), function)]
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_a_threshold_is_the_number_itself(x):
+    x[0] = 0.3
+    assert torch.equal(precast.compile(F.threshold)(x, 0.3, 0.7), F.threshold(x, 0.3, 0.7))

@@ -110,12 +110,26 @@ class Builder:
         return target
 
     def pointwise(
-        self, formula: Formula, *operands: Operand, compute: str = "", result: Result | None = None
+        self,
+        formula: Formula,
+        *operands: Operand,
+        compute: str = "",
+        result: Result | None = None,
+        rounds_operands: bool = False,
     ) -> Buffer:
-        """Apply `formula` to broadcast elements, cast to the type `compute` (by default, the result's)."""
+        """Apply `formula` to broadcast elements, cast to the type `compute` (by default, the result's).
+
+        16-bit types are computed in float32; with `rounds_operands`, operands of other types are rounded to them first.
+        """
         result = result or self.result
-        dtype = math_dtype(compute or result.dtype)
-        return self.define(lambda at: formula(*(element(each, at, dtype) for each in operands)), result)
+        stored = compute or result.dtype
+        dtype = math_dtype(stored)
+        is_rounded = rounds_operands and stored in ("bf16", "f16")
+
+        def read(operand: Operand, at: Indices) -> Scalar:
+            return cast(_rounded(operand, at, stored), dtype) if is_rounded else element(operand, at, dtype)
+
+        return self.define(lambda at: formula(*(read(each, at) for each in operands)), result)
 
     def view(self, source: Buffer, index_map: Callable[[Indices], Sequence[Index | int]]) -> Buffer:
         """``result[indices] = source[index_map(indices)]``: a copy that is eliminated when readers inline it."""
@@ -249,6 +263,14 @@ def element(operand: Operand, at: Indices, dtype: str) -> Scalar:
     if not isinstance(operand, Buffer):
         return Constant(operand, dtype)
     return cast(Load(operand, broadcast_indices(operand.shape, at)), dtype)
+
+
+def _rounded(operand: Operand, at: Indices, dtype: str) -> Scalar:
+    """One element of an operand, rounded to a 16-bit type even where nothing stores it."""
+    if isinstance(operand, int | float):
+        return Constant(torch.tensor(operand, dtype=TORCH_DTYPES[dtype]).item(), dtype)
+    value = element(operand, at, operand.dtype if isinstance(operand, Buffer) else "f32")
+    return cast(value, dtype, is_asked=True)
 
 
 def broadcast_indices(shape: Indices, at: Indices) -> Indices:

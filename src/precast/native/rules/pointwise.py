@@ -53,7 +53,11 @@ def _named_rule(operation: str) -> Rule:
                                      *operands, compute=compute)  # fmt: skip
         if operation in ("fmod", "remainder"):
             refuse_zero(builder, operands[1])
-        return builder.pointwise(lambda *values: apply(operation, *values), *operands, compute=compute)
+        # Eager multiplies by the number itself, and converts it to the tensor's type for the others.
+        rounds = operation != "mul"
+        return builder.pointwise(
+            lambda *values: apply(operation, *values), *operands, compute=compute, rounds_operands=rounds
+        )
 
     rule.__name__ = operation
     return rule
@@ -69,19 +73,25 @@ def _scaled(value: Scalar, factor: float) -> Scalar:
     return value if factor == 1 else value * factor
 
 
+def _sum(builder: Builder, formula: Callable[[Scalar, Scalar], Scalar], left: Operand, right: Operand) -> Buffer:
+    """Eager's kernels for CPUs convert numbers to the tensor's type first; those for GPUs add them as they are."""
+    is_cpu = builder.target is None or builder.target.device == "cpu"
+    return builder.pointwise(formula, left, right, rounds_operands=is_cpu)
+
+
 @lowering(aten.add.Tensor, aten.add.Scalar)
 def add(builder: Builder, left: Operand, right: Operand, alpha: float = 1) -> Buffer:
-    return builder.pointwise(lambda a, b: a + _scaled(b, alpha), left, right)
+    return _sum(builder, lambda a, b: a + _scaled(b, alpha), left, right)
 
 
 @lowering(aten.sub.Tensor, aten.sub.Scalar)
 def sub(builder: Builder, left: Operand, right: Operand, alpha: float = 1) -> Buffer:
-    return builder.pointwise(lambda a, b: a - _scaled(b, alpha), left, right)
+    return _sum(builder, lambda a, b: a - _scaled(b, alpha), left, right)
 
 
 @lowering(aten.rsub.Tensor, aten.rsub.Scalar)
 def rsub(builder: Builder, left: Operand, right: Operand, alpha: float = 1) -> Buffer:
-    return builder.pointwise(lambda a, b: b - _scaled(a, alpha), left, right)
+    return _sum(builder, lambda a, b: b - _scaled(a, alpha), left, right)
 
 
 @lowering(aten.addcmul.default)
@@ -132,7 +142,14 @@ def pow_(builder: Builder, base: Operand, exponent: Operand) -> Buffer:
     is_whole = not is_floating(builder.result.dtype)
     if isinstance(exponent, int | float) and exponent in short and not (is_whole and exponent < 1):
         return builder.pointwise(short[exponent], base)
-    return builder.pointwise(lambda x, y: apply("pow", x, y), base, exponent)
+    return builder.pointwise(lambda x, y: apply("pow", x, y), base, exponent, rounds_operands=True)
+
+
+@lowering(aten.threshold.default)
+def threshold(builder: Builder, source: Buffer, threshold: float, value: float) -> Buffer:
+    return builder.pointwise(
+        lambda x, limit, other: apply("where", apply("le", x, limit), other, x), source, threshold, value
+    )
 
 
 @lowering(aten.where.self)
