@@ -80,3 +80,12 @@ def test_numbers_are_rounded_where_eager_rounds_them(dtype):
 def test_a_threshold_is_the_number_itself(x):
     x[0] = 0.3
     assert torch.equal(precast.compile(F.threshold)(x, 0.3, 0.7), F.threshold(x, 0.3, 0.7))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_quotients_are_rounded_before_their_fraction_is_dropped(dtype):
+    x, y = (torch.randn(2, 64, 48) * torch.tensor([10, 1])[:, None, None]).to(dtype)
+    y[0] = 0.3
+    function = lambda x, y: [torch.div(x, each, rounding_mode="trunc") for each in (y, y[0, 0], 0.3)]  # noqa: E731
+    for found, expected in zip(precast.compile(function)(x, y), function(x, y), strict=True):
+        assert torch.equal(found, expected)

@@ -69,6 +69,10 @@ for _name in (*_UNARY, *_BINARY):
     lowering(*_overloads(_name))(_named_rule(_operation))
 
 
+def _rounded_to(value: Scalar, dtype: str) -> Scalar:
+    return cast(cast(value, dtype, is_asked=True), value.dtype)
+
+
 def _scaled(value: Scalar, factor: float) -> Scalar:
     return value if factor == 1 else value * factor
 
@@ -119,6 +123,10 @@ def lerp(builder: Builder, start: Buffer, end: Buffer, weight: Operand) -> Buffe
 def div(builder: Builder, left: Operand, right: Operand, rounding_mode: str | None = None) -> Buffer:
     operation = {None: "div", "floor": "div_floor", "trunc": "div_trunc"}[rounding_mode]
     refuse_zero(builder, right)
+    stored = builder.result.dtype
+    if operation == "div_trunc" and stored in ("bf16", "f16") and isinstance(right, Buffer) and right.shape:
+        # Eager rounds the quotient of two such tensors before it drops the fraction.
+        return builder.pointwise(lambda a, b: apply("trunc", _rounded_to(a / b, stored)), left, right)
     return builder.pointwise(lambda a, b: apply(operation, a, b), left, right)
 
 
