@@ -42,6 +42,14 @@ def test_models_that_start_from_their_first_batch_make_their_first_step_in_torch
         step.save("never.precast")
 
 
+def test_the_step_that_follows_a_first_one_is_compiled_before_both():
+    model = StartsFromData()
+    step = precast.train_step(model, loss_of, sgd(model), batches(1)[0], backend="nop")
+    for batch in batches(3):
+        step(batch)
+    assert step._compilations == 1
+
+
 @pytest.mark.parametrize("shapes", [None, {0: precast.Dim("rows", min=2)}])
 def test_what_is_written_anew_before_it_is_read_is_no_state(shapes):
     data = [*batches(2), *batches(1, rows=5)]

@@ -1,8 +1,8 @@
 """Detects what a step writes to Python's state, where the next step would read it.
 
 Before: ``self.attention = weights``, ``if not self.ready: …; self.ready = True`` or ``self.calls += 1`` in a forward
-After:  the first is written after each step; of the second, the first step runs in eager, later ones are compiled; the
-        third is refused, with its location
+After:  the first is written after each step; of the second, the first step runs in eager, the later ones are the
+        program that was captured from what it writes; the third is refused, with its location
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +22,9 @@ from precast.trace.state.reachable import ReachableState
 from precast.trace.state.snapshot import StateSnapshot
 from precast.trace.state.stored import Stored, is_traced
 
+if TYPE_CHECKING:
+    from precast.training.step_module import StepModule
+
 _UNKNOWN = object()
 """Represents a data-dependent number (an unbacked symbol)."""
 
@@ -30,6 +33,7 @@ _UNKNOWN = object()
 class Recorded:
     """A captured step, Python's state that it reaches, guards on that, and what it leaves there."""
 
+    module: StepModule
     exported: ExportedProgram
     state: ReachableState
     guards: StateGuards
@@ -37,6 +41,8 @@ class Recorded:
     """Returns the current attributes of the optimizer."""
     stored: Stored
     executed: ExecutedCode
+    key: Any
+    """What steps are looked up by, as it was when the step was captured."""
 
     def reads_the_same(self, attributes: tuple[Any, ...]) -> bool:
         """Whether everything that it reads is unchanged, given that the optimizer's attributes were these."""
@@ -52,31 +58,41 @@ class Recorded:
         return _values(self.stored) == _values(other.stored) and _text(self) == _text(other)
 
 
-def settled_guards(
-    step: Recorded, root: Callable[..., Any], capture_again: Callable[[], Recorded]
-) -> tuple[StateGuards, ...] | None:
-    """The guards of a step that all later ones equal; None if later ones equal the second, or the step is refused.
+@dataclass(frozen=True)
+class Settled:
+    """The step that all later ones equal, if it is known, and guards of which one holds where it may run."""
+
+    step: Recorded | None
+    guards: tuple[StateGuards, ...]
+    first: StateGuards | None = None
+    """Where they hold, a step must run in eager first, since it is another one."""
+
+
+def settled_step(step: Recorded, root: Callable[..., Any], capture_again: Callable[[], Recorded]) -> Settled:
+    """Find the step that later ones equal: this one, or the second.
 
     What the step leaves is put temporarily into the state that ``root`` reaches. If that may change what the step
     reads, it is captured again from there. Some of the guards hold before the first step, and some after it.
     """
     if not step.stored:
-        return (step.guards,)
+        return Settled(step, (step.guards,))
     attributes = step.attributes()
     with _written(step, root) as tensors:
         if not tensors and step.reads_the_same(attributes):
-            return (step.guards,)
+            return Settled(step, (step.guards,))
         second = _captured_again(step, capture_again)
         if second.equals(step) and not second.reads_any(tensors):
-            return step.guards, second.guards
+            return Settled(step, (step.guards, second.guards))
         attributes = second.attributes()
         with _written(second, root) as others:
             if not others and second.reads_the_same(attributes):
-                return None
+                # Tensors that a first step computes are only known by stand-ins, and another key only after it.
+                known = second if not tensors and second.key == step.key else None
+                return Settled(known, (second.guards,), first=step.guards)
             third = _captured_again(second, capture_again)
             if not others or third.reads_any(others) or not third.equals(second):
                 raise _counting_error(second)
-    return None
+    return Settled(None, (), first=step.guards)
 
 
 def _captured_again(step: Recorded, capture_again: Callable[[], Recorded]) -> Recorded:

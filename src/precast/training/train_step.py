@@ -40,7 +40,7 @@ from precast.training.numbers import GroupNumber, own_state
 from precast.training.optimizer_guards import attributes_key, check_hooks, reads_of_optimizer
 from precast.training.placement import ONE_PROCESS, Placement, ShardedOptimizer, ShardedParameters
 from precast.training.processes import placement_of, reporting_missing
-from precast.training.python_state import Recorded, settled_guards
+from precast.training.python_state import Recorded, settled_step
 from precast.training.saving import save_step
 from precast.training.shared_code import compiled_once
 from precast.training.step_module import (
@@ -168,6 +168,7 @@ class TrainStep:
         # Schedules add names of their own to the groups later.
         self._names = sorted({name for group in optimizer.param_groups for name in group} - {"params"})
         self._variants: dict[Any, list[_Variant]] = {}
+        self._first_steps: dict[Any, list[StateGuards]] = {}
         self._settled: list[dict[str, Any]] = []
         self._compilations = 0
         self._constant: set[tuple[int, str]] = set()
@@ -320,10 +321,13 @@ class TrainStep:
         """The compiled step for such a batch, and its state; None if the first step must run in eager."""
         refuse_autocast()
         check_hooks(self.optimizer, parameters_of(self.optimizer))
-        known = self._variants.setdefault(self._key(batch), [])
+        key = self._key(batch)
+        known, first_steps = self._variants.setdefault(key, []), self._first_steps.setdefault(key, [])
         for variant in known:
             if (state := variant.fitting_state()) is not None:
                 return variant.step, variant.state, state
+        if any(each.hold() for each in first_steps):
+            return None
         stateless = [each for each in self._trained() if not self.optimizer.state.get(each)]
         if not self._add_state():
             return None
@@ -332,21 +336,27 @@ class TrainStep:
             warn_at_users_line(f"This training step was compiled {_MANY} times; now: {change}.")
         self._compilations += 1
         with compiled_once(self._group, open_store(self._options), self._compilations):
-            compiled = self._compiled(batch, stateless)
-        if compiled is None:
+            compiled, first = self._compiled(batch, stateless)
+        if compiled is not None:
+            known.append(compiled)
+        if first is not None:
+            first_steps.append(first)
+        if compiled is None or first is not None:
             return None
-        known.append(compiled)
         state = compiled.state.read()
         assert state is not None, "the state that a step was captured with fits it"
         return compiled.step, compiled.state, state
 
-    def _compiled(self, batch: Any, stateless: Sequence[torch.Tensor]) -> _Variant | None:
-        """``stateless`` are parameters without state so far: in eager, those without a gradient remain so."""
-        module, step = self._recorded(batch)
+    def _compiled(self, batch: Any, stateless: Sequence[torch.Tensor]) -> tuple[_Variant | None, StateGuards | None]:
+        """A variant, and guards that hold where a step in eager comes before it.
+
+        ``stateless`` are parameters without state so far: in eager, those without a gradient remain so.
+        """
+        step = self._recorded(batch)
         if suspicious := suspects(step.executed):
             set_aside = gradients_set_aside(parameters_of(self.optimizer))
             with restored_chance(), set_aside, noted_impurities(suspicious) as impure_reads:
-                run_on_fakes(module, batch)
+                run_on_fakes(step.module, batch)
             refuse_impure(impure_reads)
         program = step.exported.program
         updates = program.signature.outputs_of(OutputKind.PARAMETER_MUTATION)
@@ -355,16 +365,15 @@ class TrainStep:
         if strays:
             for parameter in strays:
                 self.optimizer.state.pop(parameter, None)
-            module, step = self._recorded(batch)
-        everything = self._root(optimizer=self.optimizer)
-        guards = settled_guards(step, everything, lambda: self._recorded(batch)[1])
-        if guards is None:
-            return None
+            step = self._recorded(batch)
+        settled = settled_step(step, self._root(optimizer=self.optimizer), partial(self._recorded, batch))
+        if (step := settled.step) is None:
+            return None, settled.first
+        module, captured, places = step.module, step.exported.program.state, step.state.tensors
         compiled = CompiledStep(step.exported, step.stored, self._compilers)
         numbers = {number: module.optimizer.get_buffer(number.path) for number in module.numbers}
-        captured, places = program.state, step.state.tensors
         state = LiveState(self.model, self.optimizer, compiled.state_names, captured, numbers, places)
-        return _Variant(compiled, state, guards)
+        return _Variant(compiled, state, settled.guards), settled.first
 
     def _root(self, **more: Any) -> Callable[..., Any]:
         """A callable from which everything in Python's state that a step reads is reached, under names for errors."""
@@ -373,13 +382,14 @@ class TrainStep:
         root.__name__ = "step"  # type: ignore[attr-defined]
         return root
 
-    def _recorded(self, batch: Any) -> tuple[StepModule, Recorded]:
+    def _recorded(self, batch: Any) -> Recorded:
         stored: list[Stored] = []
         with restored_chance(), noted_code(lambda executed: None) as executed:
             module, exported = self._captured(batch, stored.append)
         state = reachable_state(self._root(**reads_of_optimizer(self.optimizer)), Reads.of(executed))
         attributes = partial(attributes_key, self.optimizer, self._settings.counted)
-        return module, Recorded(exported, state, StateGuards(state), attributes, stored[-1], executed)
+        key = attributes(), self._structure.key(), self._group_settings()
+        return Recorded(module, exported, state, StateGuards(state), attributes, stored[-1], executed, key)
 
     def _program(
         self, module: StepModule, batch: Any, tell_stored: Callable[[Stored], object] | None = None
@@ -416,16 +426,17 @@ class TrainStep:
         attributes = attributes_key(self.optimizer, self._settings.counted)
         return self._group_key(), attributes, self._structure.key(), trained, kinds
 
-    def _settings_of(self, position: int) -> dict[str, Any]:
-        """The settings of a group, except what the optimizer counts there."""
+    def _group_settings(self) -> list[dict[str, Any]]:
+        """The settings of each group, except what the optimizer counts there."""
         counted = self._settings.counted.groups
-        group = self.optimizer.param_groups[position]
-        return {name: group[name] for name in self._names if name in group and (position, name) not in counted}
+        return [
+            {name: group[name] for name in self._names if name in group and (number, name) not in counted}
+            for number, group in enumerate(self.optimizer.param_groups)
+        ]
 
     def _group_key(self) -> Any:
         """The optimizer's settings that are constants of a program; one that changes becomes state if possible."""
-        optimizer = self.optimizer
-        known = [self._settings_of(number) for number in range(len(optimizer.param_groups))]
+        known = self._group_settings()
         moving = set(self._settings.moving)
         for number, (group, before) in enumerate(zip(known, self._settled, strict=False)):
             moving |= {(number, name) for name in group if name != "lr" and _has_moved(before.get(name), group[name])}
