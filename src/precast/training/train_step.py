@@ -367,10 +367,10 @@ class TrainStep:
                 self.optimizer.state.pop(parameter, None)
             step = self._recorded(batch)
         settled = settled_step(step, self._root(optimizer=self.optimizer), partial(self._recorded, batch))
-        if (step := settled.step) is None:
+        if (later := settled.step) is None:
             return None, settled.first
-        module, captured, places = step.module, step.exported.program.state, step.state.tensors
-        compiled = CompiledStep(step.exported, step.stored, self._compilers)
+        module, captured, places = later.module, later.exported.program.state, later.state.tensors
+        compiled = CompiledStep(later.exported, later.stored, self._compilers)
         numbers = {number: module.optimizer.get_buffer(number.path) for number in module.numbers}
         state = LiveState(self.model, self.optimizer, compiled.state_names, captured, numbers, places)
         return _Variant(compiled, state, settled.guards), settled.first
