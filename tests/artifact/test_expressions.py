@@ -3,15 +3,21 @@
 import pytest
 import sympy
 from torch.utils._sympy.functions import (
+    BitwiseFn_bitwise_and,
+    BitwiseFn_bitwise_or,
+    BitwiseFn_bitwise_xor,
     CeilDiv,
     CleanDiv,
     FloorDiv,
+    FloorToInt,
     Max,
     Min,
     Mod,
     ModularIndexing,
+    OpaqueUnaryFn_sqrt,
     PowByNatural,
     PythonMod,
+    ToFloat,
     Where,
 )
 
@@ -32,6 +38,8 @@ EXPRESSIONS = [
     2 * a + 1, a * b - 3, a**2, a**2 * b + b**3, FloorDiv(a + 7, b + 1), CleanDiv(6 * a, 3), Mod(a, 4), CeilDiv(a, 3),
     PythonMod(a + b, 5), ModularIndexing(a, 2, 3), Max(a, b, 4), Min(a, 2 * b), FloorDiv(a, 2) * 2 + Mod(a, 2),
     Where(a > b, a, b), sympy.Max(1, a), sympy.Rational(1, 2) * a * (a + 1),
+    BitwiseFn_bitwise_and(a, 3), BitwiseFn_bitwise_or(a, b), BitwiseFn_bitwise_xor(a, b),
+    FloorToInt(OpaqueUnaryFn_sqrt(ToFloat(a))),
 ]  # fmt: skip
 CONDITIONS = [
     sympy.Eq(a, b), sympy.Ne(a, 3), a < b, a <= 4, a > 2, a >= b, sympy.And(a > 1, b > 1), sympy.Or(a > 5, b > 5),

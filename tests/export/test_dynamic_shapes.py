@@ -92,3 +92,21 @@ def test_operators_whose_python_kernels_are_wrong_or_specialize():
     program = export(Model(), (torch.rand(4, 6), torch.ones(4, 6, dtype=torch.int64)), dynamic_shapes=sizes)
     x = torch.rand(6, 5)
     torch.testing.assert_close(program.run_decompositions().module()(x, target), Model()(x, target))
+
+
+def test_a_size_of_one_that_must_be_one_is_static_if_it_may_be():
+    sizes = {0: Dim.AUTO, 1: Dim.AUTO}
+    program = export(Adding(), (torch.ones(4, 3), torch.ones(1, 3)), dynamic_shapes=(sizes, sizes))
+    assert program.module()(torch.ones(6, 2), torch.ones(1, 2)).shape == (6, 2)
+    with pytest.raises(ValueError, match=r"y\.shape\[0\]"):
+        program.module()(torch.ones(6, 2), torch.ones(6, 2))
+
+
+def test_a_size_of_one_that_must_be_one_and_was_promised_to_be_free_is_named():
+    with pytest.raises(SymbolicShapeError, match=r"unless y\.shape\[0\] is as in the example"):
+        export(Adding(), (torch.ones(4, 3), torch.ones(1, 3)), dynamic_shapes=({0: Dim("a")}, {0: Dim("b")}))
+
+
+def test_an_error_of_the_program_stays_what_it_is():
+    with pytest.raises(RuntimeError, match="must have same reduction dim"):
+        export(Function(torch.mm), (torch.ones(4, 3), torch.ones(1, 3)), dynamic_shapes=({0: Dim.AUTO}, {0: Dim.AUTO}))

@@ -104,3 +104,16 @@ def test_a_deep_copy_has_memory_of_its_own():
         return x + copied * number + again
 
     assert_like_eager(program, torch.randn(3, requires_grad=True))
+
+
+@pytest.mark.parametrize("shapes", [None, {"x": {0: precast.Dim.AUTO}}])
+@pytest.mark.parametrize(("r", "with_replacement"), [(1, False), (2, False), (2, True), (3, False), (3, True)])
+def test_combinations(r, with_replacement, shapes):
+    class Choosing(torch.nn.Module):
+        def forward(self, x):
+            return torch.combinations(x, r, with_replacement)
+
+    module = precast.export(Choosing(), (torch.arange(4.0),), dynamic_shapes=shapes).module()
+    for length in (4,) if shapes is None else (2, 5):
+        x = torch.arange(float(length))
+        torch.testing.assert_close(module(x), Choosing()(x))

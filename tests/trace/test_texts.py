@@ -108,3 +108,31 @@ def test_export_names_the_line_and_the_way_out() -> None:
     ):
         # Only statements of the program itself are looked at, not the one that exports it.
         print(precast.export(Counting(), (torch.ones(2),)))
+
+
+class Formatting(torch.nn.Module):
+    def forward(self, x):
+        total = x.sum().item()
+        print(f"{total:.2f} in {x.shape[0]:03d}")
+        return {f"rows_{x.shape[1]:02d}": x * total}
+
+
+def test_formatted_numbers_are_told_when_exporting(capsys):
+    program = precast.export(Formatting(), (torch.ones(2, 3),), dynamic_shapes={"x": {0: precast.Dim("n")}})
+    assert " in " in capsys.readouterr().out
+    torch.testing.assert_close(program.module()(torch.ones(4, 3)), {"rows_03": torch.full((4, 3), 12.0)})
+
+
+def test_a_size_that_is_formatted_into_the_result_is_what_it_is_in_the_example():
+    shapes = {"x": {1: precast.Dim("n")}}
+    with pytest.raises(precast.errors.SymbolicShapeError, match=r"must be 3|constant 3|n = 3"):
+        precast.export(Formatting(), (torch.ones(2, 3),), dynamic_shapes=shapes)
+
+
+def test_a_number_from_data_cannot_be_formatted_into_a_result():
+    class Naming(torch.nn.Module):
+        def forward(self, x):
+            return {f"{x.sum().item():.1f}": x}
+
+    with pytest.raises(precast.errors.DataDependentError, match="test_texts"):
+        precast.export(Naming(), (torch.ones(2),))

@@ -7,6 +7,7 @@ Their length is bounded, and so are the digits of any intermediate number, whate
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from fractions import Fraction
@@ -92,7 +93,13 @@ def _is_dense(*numbers: Number) -> Number:
     return True
 
 
+def _of_float(function: Callable[[float], float]) -> Callable[[Number], Number]:
+    return lambda value: Fraction(function(float(value)))
+
+
 _ANY = (1, MAX_ARGUMENTS)
+OF_FLOATS = ("acos", "asin", "asinh", "atan", "cos", "log", "log2", "sin", "sqrt", "tan", "tanh")
+"""Functions of ``math``, computed in floating point, whose results are not huge."""
 # Function → (minimal and maximal number of arguments, implementation).
 _FUNCTIONS: dict[str, tuple[tuple[int, int], Callable[..., Number]]] = {
     "Add": (_ANY, lambda *parts: sum(parts)),
@@ -124,6 +131,10 @@ _FUNCTIONS: dict[str, tuple[tuple[int, int], Callable[..., Number]]] = {
     "RoundToInt": ((1, 1), round),
     "RoundDecimal": ((2, 2), _round_decimal),
     "ToFloat": ((1, 1), Fraction),
+    "BitwiseFn_bitwise_and": ((2, 2), operator.and_),
+    "BitwiseFn_bitwise_or": ((2, 2), operator.or_),
+    "BitwiseFn_bitwise_xor": ((2, 2), operator.xor),
+    **{f"OpaqueUnaryFn_{name}": ((1, 1), _of_float(getattr(math, name))) for name in OF_FLOATS},
     "Identity": ((1, 1), lambda value: value),
     "Where": ((3, 3), lambda condition, value, other: value if condition else other),
     "Piecewise": (_ANY, _piecewise),
@@ -219,6 +230,8 @@ class _Walk:
             return (above * max(times, 1), below * times) if is_positive else ((above + below) * times,) * 2
         parts = [self.digits(each, depth + 1) for each in arguments]
         aboves, belows = [above for above, _ in parts], [below for _, below in parts]
+        if name.startswith("OpaqueUnaryFn_"):
+            return _SIZE_BITS, _SIZE_BITS
         if name == "Mul":
             return sum(aboves), sum(belows)
         if name in _QUOTIENTS:
@@ -238,7 +251,8 @@ class _Walk:
             case ["Rational", int(above), int(below)] if below and max(abs(above), abs(below)) <= MAX_EXPONENT:
                 return max(abs(above), abs(below))
             case ["Float", str(text)] if _FLOAT.fullmatch(text):
-                return MAX_EXPONENT if abs(float.fromhex(text)) <= MAX_EXPONENT else MAX_BITS
+                exponent = abs(float.fromhex(text))
+                return max(1, math.ceil(exponent)) if exponent <= MAX_EXPONENT else MAX_BITS
         raise damaged(f"an expression uses {name} with {brief(content)}", "that is not a small number")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import is_fake
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
@@ -34,6 +34,7 @@ from precast.graph.opened_objects import opened
 from precast.graph.program import Program
 from precast.graph.signature import ConstantArgument, InputKind, InputSpec
 from precast.graph.sizes import SymbolicSizes, bind_sizes
+from precast.graph.symbolic_calls import restrictions
 from precast.graph.tensor_spec import Size, TensorSpec, as_size
 
 _aten = torch.ops.aten
@@ -99,9 +100,7 @@ class CallConvention:
         if not _same_tree(tree, self.in_tree):
             raise other_structure(_tree_text(self.in_tree), _tree_text(tree))
         leaves = [Leaf(self._path_text(path), value) for path, value in with_paths]
-        if any(_is_symbolic(leaf.value) for leaf in leaves):
-            _specialize(self.expected, leaves)
-        elif checks_leaves:
+        if checks_leaves:
             check_leaves(self.expected, self.sizes, leaves)
         return call
 
@@ -169,26 +168,15 @@ def _tree_text(tree: pytree.TreeSpec) -> str:
     return node_text(kind, keys, [_tree_text(child) for child in tree.children()], name)
 
 
-def _is_symbolic(value: Any) -> bool:
-    return is_fake(value) and any(isinstance(size, torch.SymInt) for size in value.shape)
-
-
-def _specialize(expected: Sequence[ExpectedLeaf], leaves: Sequence[Leaf]) -> None:
-    """While the module is retraced, specialize the sizes that are static in its graph."""
-    for wanted, leaf in zip(expected, leaves, strict=True):
-        if not isinstance(wanted, TensorSpec) or not isinstance(leaf.value, torch.Tensor):
-            continue
-        for dimension, size in enumerate(wanted.shape):
-            if isinstance(size, int) and dimension < leaf.value.dim() and leaf.value.shape[dimension] != size:
-                raise InputValueError(
-                    f"{leaf.path}.shape[{dimension}] is {leaf.value.shape[dimension]}, but the program has {size}.",
-                    why="the program that is exported again is valid only for that size",
-                    fix="Export the original module with that dimension dynamic.",
-                )
+def _is_symbolic(size: object) -> bool:
+    return isinstance(size, torch.SymInt)
 
 
 def check_leaves(expected: Sequence[ExpectedLeaf], sizes: SymbolicSizes, leaves: Sequence[Leaf]) -> None:
-    """Raise an ``InputValueError`` that names the first leaf that does not fit, or all sizes that do not."""
+    """Raise an ``InputValueError`` that names the first leaf that does not fit, or all sizes that do not.
+
+    While the program is traced again, symbolic sizes are restricted to those that fit.
+    """
     sized: list[_Sized] = []
     for wanted, leaf in zip(expected, leaves, strict=True):
         if isinstance(wanted, ExpectedConstant):
@@ -199,7 +187,10 @@ def check_leaves(expected: Sequence[ExpectedLeaf], sizes: SymbolicSizes, leaves:
         elif wanted is not None:
             _check_tensor(wanted, leaf, sizes)
             sized.append(_Sized(leaf.path, wanted.shape, tuple(leaf.value.shape), are_dimensions=True))
-    _check_sizes(sizes, sized)
+    if any(_is_symbolic(size) for each in sized for size in each.actual):
+        _restrict_sizes(sizes, sized)
+    else:
+        _check_sizes(sizes, sized)
 
 
 @dataclass(frozen=True)
@@ -253,7 +244,7 @@ def _check_constant(expected: object, leaf: Leaf) -> None:
 
 
 def _check_number(leaf: Leaf) -> None:
-    if not isinstance(leaf.value, int) or isinstance(leaf.value, bool):
+    if not isinstance(leaf.value, int | torch.SymInt) or isinstance(leaf.value, bool):
         raise other_tensor(leaf.path, f"is {leaf.value!r}", "a whole number")
 
 
@@ -290,6 +281,24 @@ def _check_sizes(sizes: SymbolicSizes, sized: Sequence[_Sized]) -> None:
         )
     if wrong:
         raise other_sizes(wrong)
+
+
+def _restrict_sizes(sizes: SymbolicSizes, sized: Sequence[_Sized]) -> None:
+    """Tell torch what must hold for symbolic sizes: it becomes a condition of what is being traced."""
+    pairs = [
+        (each.place(number), expected, actual)
+        for each in sized
+        for number, (expected, actual) in enumerate(zip(each.expected, each.actual, strict=True))
+    ]
+    for condition, text in restrictions(sizes, pairs):
+        if free_unbacked_symbols(condition):
+            torch._check(condition, lambda text=text: text)
+        elif not condition:
+            raise InputValueError(
+                text,
+                why="the program that is traced again is valid only for such sizes",
+                fix="Trace the original module, with that size dynamic.",
+            )
 
 
 def _wanted_size(promised: object, size: int | None) -> str:

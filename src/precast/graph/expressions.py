@@ -7,7 +7,7 @@ from sympy.functions.elementary.piecewise import ExprCondPair
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.numbers import int_oo
 
-from precast.artifact.expressions import check_expression, symbols_of
+from precast.artifact.expressions import OF_FLOATS, check_expression, symbols_of
 from precast.artifact.schema import Json, damaged
 from precast.errors import ArtifactError, ExportError
 
@@ -25,7 +25,8 @@ _FUNCTIONS |= {
         "FloorDiv", "ModularIndexing", "Where", "PythonMod", "CleanDiv", "CeilToInt", "FloorToInt", "CeilDiv", "LShift",
         "RShift", "Max", "Min", "PowByNatural", "FloatPow", "FloatTrueDiv", "IntTrueDiv",
         "IsNonOverlappingAndDenseIndicator", "TruncToFloat", "TruncToInt", "RoundToInt",
-        "RoundDecimal", "ToFloat", "Identity", "Mod",
+        "RoundDecimal", "ToFloat", "Identity", "Mod", "BitwiseFn_bitwise_and", "BitwiseFn_bitwise_or",
+        "BitwiseFn_bitwise_xor", *(f"OpaqueUnaryFn_{each}" for each in OF_FLOATS),
     )
     if hasattr(torch_functions, name)
 }  # fmt: skip

@@ -176,6 +176,7 @@ def refused_texts(printed: list[Printed] | None = None) -> Iterator[None]:
         stack.enter_context(patch.object(builtins, "print", print_whole))
         for kind, number in ((torch.SymInt, int), (torch.SymFloat, float)):
             stack.enter_context(patch.object(kind, "__repr__", _text_of_number(kind.__repr__, number, thread)))
+            stack.enter_context(patch.object(kind, "__format__", _formatted_number(kind.__format__, number, thread)))
         yield
 
 
@@ -187,3 +188,17 @@ def _text_of_number(original: Callable[[Any], str], number: Callable[[Any], Any]
         return repr(number(symbol)) if is_asked_by_user else original(symbol)
 
     return text
+
+
+def _formatted_number(
+    original: Callable[[Any, str], str], number: Callable[[Any], Any], thread: int
+) -> Callable[[Any, str], str]:
+    """The same for formats (``f"{n:.2f}"``), of which torch's symbols know none."""
+
+    def formatted(symbol: Any, form: str) -> str:
+        is_asked_by_user = is_users_file(sys._getframe(1).f_code.co_filename)
+        if threading.get_ident() != thread or not is_asked_by_user:
+            return original(symbol, form)
+        return original(symbol, "") if _tells_once.get() and _is_only_told() else format(number(symbol), form)
+
+    return formatted

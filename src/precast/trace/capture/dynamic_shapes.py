@@ -5,7 +5,7 @@ Before: ``{"x": {0: batch}}`` next to ``(args, kwargs)``. After: one spec per di
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,6 +45,22 @@ LeafDims = TensorDims | NumberDim | None
 """The spec of one leaf of a call; ``None`` for leaves that cannot be dynamic."""
 
 
+@dataclass(frozen=True)
+class Frozen:
+    """``dynamic_shapes`` in which some sizes that are 0 or 1 in the example are static."""
+
+    declared: Any
+    freezes: Callable[[DimSpec], bool]
+
+    def applied(self, leaf: LeafDims) -> LeafDims:
+        if not isinstance(leaf, TensorDims):
+            return leaf
+        pairs = zip(leaf.dims, leaf.sizes, strict=True)
+        return replace(
+            leaf, dims=tuple(None if size in (0, 1) and self.freezes(spec) else spec for spec, size in pairs)
+        )
+
+
 def normalize_dynamic_shapes(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_shapes: Any
 ) -> list[LeafDims]:
@@ -52,6 +68,10 @@ def normalize_dynamic_shapes(
 
     ``dynamic_shapes`` may also be an object that describes a call, such as a ``ShapesCollection``.
     """
+    if isinstance(dynamic_shapes, Frozen):
+        return list(
+            map(dynamic_shapes.applied, normalize_dynamic_shapes(function, args, kwargs, dynamic_shapes.declared))
+        )
     if callable(described := getattr(dynamic_shapes, "dynamic_shapes", None)):
         dynamic_shapes = described(function, tuple(args), dict(kwargs))
     positional, keywords = _by_position(function, args, kwargs, dynamic_shapes)

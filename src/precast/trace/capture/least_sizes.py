@@ -18,6 +18,7 @@ from torch import fx
 from precast._torch_compat import example_sizes
 from precast.graph.nodes import has_value, placeholders_of, results_of, value_of
 from precast.graph.sizes import SizeRange, SizeSymbol, SymbolicSizes, evaluate
+from precast.trace.capture.ones_in_examples import REFUSALS
 from precast.trace.capture.prepare import FlatCallable, PreparedCall
 from precast.trace.fake_inputs import FakeInputs
 from precast.trace.retrace import AttributingInterpreter
@@ -25,7 +26,6 @@ from precast.trace.session import tracing_session
 
 Binding = dict[sympy.Symbol, int]
 _SPECIAL = (1, 0)
-_REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def with_least_sizes(
@@ -94,7 +94,7 @@ def _does_the_same(
         with fakes.mode, fakes.unrecorded():
             outputs = function(*[_of_sizes(value, binding) for value in inputs])
             _CheckingInterpreter(module, binding).run(*[_of_sizes(value, binding) for value in inputs])
-    except _REFUSALS:
+    except REFUSALS:
         return False
     traced = [value_of(each) if isinstance(each, fx.Node) else each for each in results_of(module.graph)]
     return [_described(each, {}) for each in outputs] == [_described(each, binding) for each in traced]

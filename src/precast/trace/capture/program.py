@@ -35,6 +35,7 @@ from precast.trace.capture.dynamic_shapes import named_arguments, normalize_dyna
 from precast.trace.capture.failures import InnerTransformError, refuse_inner_transforms
 from precast.trace.capture.least_sizes import with_least_sizes
 from precast.trace.capture.module_state import constant_names, root_modules
+from precast.trace.capture.ones_in_examples import with_ones_if_needed
 from precast.trace.capture.prepare import PreparedCall, prepare
 from precast.trace.captured_tensors import UnknownStateError
 from precast.trace.decisions import UndecidedError
@@ -114,7 +115,9 @@ def capture(
     >>> [spec.arg.name for spec in program.signature.inputs]
     ['p_weight', 'p_bias', 'input_1']
     """
-    with tracing_session(), extremes_of_symbols():
+    described = partial(normalize_dynamic_shapes, function, args, kwargs or {})
+
+    def recorded(dynamic_shapes: Any) -> Program:
         ready = partial(
             prepare,
             function,
@@ -134,15 +137,19 @@ def capture(
         if pre_dispatch:
             refuse_inner_transforms(module)
         program = as_program(call, module)
-        if dynamic_shapes is not None:
-            check_no_contradictions(
-                normalize_dynamic_shapes(function, args, kwargs or {}, dynamic_shapes),
-                named_arguments(function, args, kwargs or {}),
-                call.fakes.sizes(),
-                call.fakes.specialized(),
-                allows_narrower=allows_narrower_sizes,
-            )
-            program = program.replace(sizes=with_least_sizes(program.sizes, function, call, module))
+        if dynamic_shapes is None:
+            return program
+        check_no_contradictions(
+            described(dynamic_shapes),
+            named_arguments(function, args, kwargs or {}),
+            call.fakes.sizes(),
+            call.fakes.specialized(),
+            allows_narrower=allows_narrower_sizes,
+        )
+        return program.replace(sizes=with_least_sizes(program.sizes, function, call, module))
+
+    with tracing_session(), extremes_of_symbols():
+        program = with_ones_if_needed(recorded, dynamic_shapes, described)
     verify(program, after="capture")
     return program
 

@@ -13,6 +13,9 @@ After:  ``x[0].diagonal().fill_(1)``
 Before: ``istft(z)`` checks in C++ whether its windows cover the signal
 After:  transforms, overlapping sums, and a check in the graph
 
+Before: ``combinations(x)`` selects by a mask several times, each time with another unknown number of results
+After:  elements looked up at the places of an upper triangle
+
 Before: ``torch.tensor(x.shape[0] > 3)``, whose C++ code needs a concrete bool
 After:  a tensor of the number 1 or 0, converted to bool
 
@@ -27,6 +30,7 @@ After:  ``v = x[:2].t(); v[0] += 1``
 """
 
 from collections.abc import Callable, Sequence
+from itertools import combinations, combinations_with_replacement, pairwise
 from typing import Any
 
 import torch
@@ -234,6 +238,23 @@ def _moving(in_place: Callable[..., Any], view: Callable[..., Any]) -> Callable[
     return moved
 
 
+def _combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """Elements at increasing places, in the order of these; how many is data-dependent if the length is symbolic."""
+    if input.ndim != 1 or r < 1:
+        return torch.combinations(input, r, with_replacement)
+    count: int | torch.SymInt = input.shape[0]
+    if isinstance(count, int):
+        choose = combinations_with_replacement if with_replacement else combinations
+        places = torch.tensor(list(choose(range(count), r)), dtype=torch.int64, device=input.device)
+        return input[places.reshape(-1, r)]
+    places = torch.arange(count, device=input.device)  # type: ignore[call-overload]
+    rows = torch.meshgrid([places] * r, indexing="ij")
+    in_order = torch.ones_like(rows[0], dtype=torch.bool)
+    for left, right in pairwise(rows):
+        in_order = in_order & (left <= right if with_replacement else left < right)
+    return input[in_order.nonzero()]
+
+
 def _as_lengths(lengths: Tensor | Sequence[int]) -> Tensor:
     found = lengths if isinstance(lengths, Tensor) else torch.tensor(lengths)
     return found.reshape(-1)
@@ -269,6 +290,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.tensor: _tensor,
     **{(method := getattr(Tensor, f"{name}_")): _moving(method, getattr(Tensor, name)) for name in _VIEWS},
     **{subtract: _subtracting(subtract, add) for subtract, add in _SUBTRACTIONS.items()},
+    torch.combinations: _combinations,
     torch._grouped_mm: _grouped_mm,
     functional.grouped_mm: _grouped_mm,
     torch.cov: _cov,
