@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from precast.artifact.archive import read_archive
+from precast.artifact.expressions import check_expression, solve
 from precast.artifact.schema import ANYTHING, Json, MapOf, Text, brief, check_shape, damaged, parse_json
 from precast.artifact.weights import Weight
 from precast.errors import ArtifactError
@@ -204,14 +205,17 @@ def _tensor_record(storage: str, record: Any) -> Json:
 
 
 def _examples(graph: Any) -> Iterator[tuple[str, int]]:
-    """The example value of every symbol that occurs alone."""
+    """The example value of every symbol, from sizes that are linear in one symbol."""
     metas = [size for meta in graph["tensor_values"].values() for size in meta["sizes"]]
     for size in (*metas, *graph["sym_int_values"].values()):
         expression = size.get("as_expr")
-        hint = (expression or {}).get("hint")
-        symbol = integer(size) if expression else None
-        if isinstance(symbol, str) and hint and isinstance(hint.get("as_int"), int):
-            yield symbol, hint["as_int"]
+        hint = ((expression or {}).get("hint") or {}).get("as_int")
+        content = integer(size) if expression else None
+        symbols = _symbols_in(content)
+        if isinstance(hint, int) and len(symbols) == 1:
+            check_expression(content, symbols)
+            if (found := solve(content, *symbols, hint, {})) is not None:
+                yield *symbols, found
 
 
 def _symbols_in(content: Json) -> set[str]:
