@@ -211,11 +211,11 @@ def _examples(graph: Any) -> Iterator[tuple[str, int]]:
         expression = size.get("as_expr")
         hint = ((expression or {}).get("hint") or {}).get("as_int")
         content = integer(size) if expression else None
-        symbols = _symbols_in(content)
+        symbols = sorted(_symbols_in(content))
         if isinstance(hint, int) and len(symbols) == 1:
             check_expression(content, symbols)
-            if (found := solve(content, *symbols, hint, {})) is not None:
-                yield *symbols, found
+            if (found := solve(content, symbols[0], hint, {})) is not None:
+                yield symbols[0], found
 
 
 def _symbols_in(content: Json) -> set[str]:
