@@ -116,20 +116,11 @@ def capture(
     ['p_weight', 'p_bias', 'input_1']
     """
     described = partial(normalize_dynamic_shapes, function, args, kwargs or {})
+    prepared = partial(prepare, function, args, kwargs, takes_fakes=True, may_fork=may_fork, knows_state=knows_state)
+    prepared = partial(prepared, returns_leaks=returns_leaks, constant_arguments=constant_arguments)
 
     def recorded(dynamic_shapes: Any) -> Program:
-        ready = partial(
-            prepare,
-            function,
-            args,
-            kwargs,
-            dynamic_shapes=dynamic_shapes,
-            takes_fakes=True,
-            may_fork=may_fork,
-            returns_leaks=returns_leaks,
-            constant_arguments=constant_arguments,
-            knows_state=knows_state,
-        )
+        ready = partial(prepared, dynamic_shapes=dynamic_shapes)
         traced = partial(_traced, decompositions=decompositions, pre_dispatch=pre_dispatch)
         call, module = _at_once(function, args, kwargs or {}, ready, traced) or traced(ready())
         if tell_stored is not None:
