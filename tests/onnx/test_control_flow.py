@@ -3,11 +3,9 @@
 import pytest
 import torch
 from torch import nn
-from torch._higher_order_ops.invoke_subgraph import invoke_subgraph
 from torch._higher_order_ops.map import map as map_over
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from precast.onnx import export
 from precast.trace.capture import Dim
@@ -80,16 +78,15 @@ def test_scans_take_any_length():
     torch.testing.assert_close(program.call_as_model(x), Running()(x))
 
 
-def test_regions_that_are_compiled_once_are_where_they_are_called():
-    graph = make_fx(lambda x, weight: (torch.tanh(x @ weight) + 1,))(torch.ones(2, 3), torch.ones(3, 3))
+def test_complex_numbers_through_control_flow():
+    def run(z):
+        z = torch.cond(z.abs().sum() > 3, lambda z: z * 2j, lambda z: z - 1, (z,))
+        _, z = while_loop(lambda step, z: step < 3, lambda step, z: (step + 1, z * z), (torch.tensor(0), z))
+        return scan(lambda total, row: (total * row, total + row), torch.ones_like(z[0]), z, dim=0)
 
-    def run(x, first, second):
-        (y,) = invoke_subgraph(graph, "gate", x, first)
-        return invoke_subgraph(graph, "gate", y, second)[0]
-
-    program = export(run, call := (torch.randn(2, 3), torch.randn(3, 3), torch.randn(3, 3)))
-    torch.testing.assert_close(program.call_as_model(*call), run(*call))
-    assert not program.model.functions
+    z = torch.complex(torch.tensor([[0.5, -0.25], [1.0, 0.5]]), torch.tensor([[0.25, 1.0], [-0.5, 0.5]]))
+    program = export(run, (z,))
+    torch.testing.assert_close(program.call_as_model(z), run(z))
 
 
 @pytest.mark.parametrize("rows", [2, 5])

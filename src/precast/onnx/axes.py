@@ -23,6 +23,7 @@ from precast.graph.program import Program
 from precast.graph.signature import InputKind
 from precast.graph.tensor_spec import as_size
 from precast.onnx.adapters import tensor_paths
+from precast.onnx.graphs import outermost_graphs
 from precast.onnx.source import Source
 from precast.trace.capture import Dim
 from precast.trace.capture.dynamic_shapes import TensorDims, normalize_dynamic_shapes
@@ -171,9 +172,7 @@ def rename_axes(model: ir.Model, names: Mapping[str, str]) -> None:
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
-    graphs = [model.graph, *model.graph.subgraphs()]
-    for function in model.functions.values():
-        graphs += [function.graph, *function.graph.subgraphs()]
-    for graph in graphs:
-        yield from graph.inputs
-        yield from (value for node in graph for value in node.outputs)
+    for outermost in outermost_graphs(model):
+        for graph in (outermost, *outermost.subgraphs()):
+            yield from graph.inputs
+            yield from (value for node in graph for value in node.outputs)

@@ -32,6 +32,7 @@ from precast.onnx.translate import untranslatable
 from precast.ops.decompositions import core_decompositions
 from precast.trace.capture.dynamic_shapes import TensorDims, normalize_dynamic_shapes
 from precast.trace.capture.symbolic import symbolic_trace
+from precast.trace.control_flow import WritingRegionError, whole_regions
 
 _GRU, _LSTM = torch.ops.aten.gru.input, torch.ops.aten.lstm.input
 
@@ -97,11 +98,20 @@ def capture_aten(
 ) -> ExportedProgram:
     """Export the model, and decompose operators without a rule, where possible."""
     module = as_module(model)
+
+    def run(dynamic_shapes: Any) -> ExportedProgram:
+        try:
+            with whole_regions():
+                return export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+        except WritingRegionError:
+            # Functions of ONNX have no side effects.
+            return export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+
     with torch.no_grad(), whole_recurrent_layers(module):
         try:
-            exported = export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+            exported = run(dynamic_shapes)
         except SymbolicShapeError as error:
-            exported = export(module, args, kwargs, dynamic_shapes=_corrected(error, dynamic_shapes))
+            exported = run(_corrected(error, dynamic_shapes))
         return translatable(exported, rules)
 
 

@@ -14,6 +14,8 @@ import onnx_ir as ir
 from onnxscript.rewriter import pattern
 from onnxscript.rewriter.rules.common import transpose_transpose_rule
 
+from precast.onnx.graphs import all_nodes
+
 _SQRT_HALF = math.sqrt(0.5)
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _ANY_OF = pattern.OrValue
@@ -24,7 +26,7 @@ _SWAP_LAST = [0, 1, 3, 2]
 def fuse_patterns(model: ir.Model, *, opset: int) -> None:
     """Change ``model`` in place; only operators of ``opset`` are used."""
     # Matching in every order of operands is slow: patterns are tried only if their central nodes occur.
-    cores = {(node.op_type, _producer(node)) for node in model.graph.all_nodes()}
+    cores = {(node.op_type, _producer(node)) for node in all_nodes(model)}
     rules: list[pattern.RewriteRule] = []
     if opset >= 20 and cores & {("Erf", "Mul"), ("Erf", "Div")}:
         rules += _gelu_rules("none", _erf_gate)

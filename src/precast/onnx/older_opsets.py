@@ -9,6 +9,7 @@ Onnx's own converter cannot downgrade Split, and leaves attributes that older op
 import onnx
 import onnx_ir as ir
 
+from precast.onnx.graphs import all_nodes
 from precast.onnx.optimize import renumber
 
 OLDEST_OPSET = 16
@@ -19,7 +20,7 @@ def lower(model: ir.Model, opset: int) -> None:
     present = model.opset_imports[""]
     if opset >= present:
         return
-    own = [node for node in model.graph.all_nodes() if node.domain == "" and onnx.defs.has(node.op_type)]
+    own = [node for node in all_nodes(model) if node.domain == "" and onnx.defs.has(node.op_type)]
     renumber(model, opset, rewritten={node for node in own if _rewrite(node, present, opset)})
 
 

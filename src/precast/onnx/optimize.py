@@ -25,12 +25,14 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from onnx_ir.schemas import OpSignature
-from onnxscript import optimizer, rewriter, version_converter
+from onnxscript import optimizer, rewriter
 from onnxscript.rewriter import pattern
 from onnxscript.rewriter.rules.common._no_op import rules as no_op_rules
+from onnxscript.version_converter import _version_converter
 
 from precast.errors import OnnxError
 from precast.onnx.fuse import fuse_patterns
+from precast.onnx.graphs import REGIONS, all_nodes, outermost_graphs
 from precast.onnx.weights import missing_as_inputs
 from precast.onnx.widen import make_types_valid
 
@@ -43,7 +45,7 @@ def renumber(model: ir.Model, opset: int, *, rewritten: Collection[ir.Node] = ()
     Nodes that were ``rewritten`` for it already have its form.
     """
     present = model.opset_imports[""]
-    own = [node for node in model.graph.all_nodes() if node.domain == ""]
+    own = [node for node in all_nodes(model) if node.domain == ""]
     old = [node for node in own if node not in rewritten]
     changed = sorted({node.op_type for node in old if not _means_the_same(node, present, opset)})
     if changed:
@@ -52,7 +54,8 @@ def renumber(model: ir.Model, opset: int, *, rewritten: Collection[ir.Node] = ()
             why=f"{', '.join(changed)} is not the same there as in opset {present}",
             fix=f"Export with opset={present}.",
         )
-    model.opset_imports[""] = opset
+    for graph in outermost_graphs(model):
+        graph.opset_imports[""] = opset
     model.ir_version = onnx.helper.OP_SET_ID_VERSION_MAP["ai.onnx", opset]
     for node in own:
         node.version = None
@@ -98,18 +101,14 @@ def _takes(schema: Schema, node: ir.Node) -> bool:
 def make_names_unique(model: ir.Model) -> None:
     """Change ``model`` in place; values of the outermost graph keep their names, those without one get one."""
     passes.NameFixPass()(model)
-    taken: dict[str, ir.Value] = {}
-    for graph in _graphs(model):
-        for value in _values(graph):
-            assert value.name is not None, "names were given before"
-            if taken.setdefault(value.name, value) is not value:
-                value.name = _free(value.name, taken)
-                taken[value.name] = value
-
-
-def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    yield model.graph
-    yield from (graph for graph in model.graph.subgraphs() if isinstance(graph, ir.Graph))
+    for outermost in outermost_graphs(model):
+        taken: dict[str, ir.Value] = {}
+        for graph in (outermost, *outermost.subgraphs()):
+            for value in _values(graph):
+                assert value.name is not None, "names were given before"
+                if taken.setdefault(value.name, value) is not value:
+                    value.name = _free(value.name, taken)
+                    taken[value.name] = value
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
@@ -132,14 +131,17 @@ def finish(model: ir.Model, *, opset: int, optimize: bool) -> None:
 
 
 def _finish(model: ir.Model, *, opset: int, optimize: bool) -> None:
-    ir.passes.Sequential(passes.InlinePass(), passes.RemoveUnusedNodesPass())(model)
-    model.functions.clear()
-    make_types_valid(model, opset)
+    onnxscripts = passes.InlinePass(lambda function: function.domain != REGIONS)
+    ir.passes.Sequential(onnxscripts, passes.RemoveUnusedNodesPass())(model)
+    for graph in outermost_graphs(model):
+        make_types_valid(graph, opset)
     with _quiet("onnxscript", "onnx_ir"):
         _convert(model, opset)
     if optimize:
         fold(model, opset=opset)
-    ir.passes.Sequential(passes.RemoveUnusedNodesPass(), passes.RemoveUnusedOpsetsPass(), passes.OutputFixPass())(model)
+    without_calls = passes.RemoveUnusedFunctionsPass()  # type: ignore[no-untyped-call]
+    unused = (passes.RemoveUnusedNodesPass(), without_calls, passes.RemoveUnusedOpsetsPass())
+    ir.passes.Sequential(*unused, passes.OutputFixPass())(model)
     make_names_unique(model)
 
 
@@ -185,7 +187,8 @@ def _convert(model: ir.Model, opset: int) -> None:
     """Convert to a newer opset, with onnxscript as far as it goes."""
     for reachable in range(opset, model.opset_imports[""], -1):
         try:
-            version_converter.convert_version(model, reachable)
+            # The public function inlines the model's functions.
+            _version_converter.convert_version(model, reachable)
             break
         except ValueError:
             # Newer than onnxscript supports; it fails before it changes anything.

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
+import onnx_ir.passes.common as passes
 import torch
 
 from precast.errors import OnnxError, OptionError
@@ -38,6 +39,8 @@ def quantized_model(model: ir.Model, scheme: Scheme) -> ir.Model:
             f"The scheme is {scheme!r}.", why="weights are quantized by one of a few", fix=f"Pass one of {_SCHEMES}."
         )
     copy = model.clone()
+    # Functions get their weights as operands.
+    passes.InlinePass()(copy)
     if scheme == "int4" and copy.opset_imports[""] < _INT4_OPSET:
         renumber(copy, _INT4_OPSET)
     products = list(_products(copy, scheme))

@@ -34,6 +34,7 @@ from precast.onnx.element_types import (
     real_data_type_of,
     unpacked_shape,
 )
+from precast.onnx.graphs import custom_domains
 from precast.onnx.recorder import RecordedValue, Recorder
 from precast.onnx.rules.registry import (
     Rule,
@@ -76,7 +77,6 @@ class SizeNames:
 BASE_OPSET = 18
 """Torchlib's opset; models for newer ones are converted afterwards."""
 
-
 # What third-party rules raise for unsupported arguments.
 _RULE_FAILURES = (TypeError, ValueError, AssertionError, NotImplementedError, AttributeError, LookupError, RuntimeError)
 
@@ -111,15 +111,15 @@ def translate(
     graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": BASE_OPSET})
     _add_inputs(program, builder, graph)
     graph.extend(builder.run())
-    # Operators of custom domains; functions declare theirs themselves.
-    graph.opset_imports.update({node.domain: node.version for node in graph if node.domain and node.version})
+    # Onnxscript's functions declare theirs themselves.
+    graph.opset_imports.update(custom_domains(graph))
     updates = _add_outputs(program, builder, graph)
     model = ir.Model(
         graph,
         ir_version=onnx.helper.OP_SET_ID_VERSION_MAP["ai.onnx", rules.opset],
         producer_name="precast",
         producer_version=__version__,
-        functions=[ir.from_proto(function.to_function_proto()) for function in builder.functions],
+        functions=[*(ir.from_proto(each.to_function_proto()) for each in builder.functions), *builder.regions.values()],
     )
     return Translation(model, tuple(builder.uses), tuple(updates))
 
@@ -192,7 +192,8 @@ def _read_size(node: fx.Node) -> sympy.Expr | None:
 class GraphBuilder:
     """Translates one fx graph; ``values`` maps the values of its nodes to ONNX values.
 
-    A subgraph has the enclosing graph as ``outer``, and ``name`` distinguishes it from its siblings.
+    A subgraph has the enclosing graph as ``outer``, and ``name`` distinguishes it from its siblings. A function does
+    not see the values of the graph that calls it.
     """
 
     def __init__(
@@ -203,18 +204,22 @@ class GraphBuilder:
         *,
         outer: "GraphBuilder | None" = None,
         name: str = "",
+        is_function: bool = False,
     ) -> None:
         self.module = module
         self.rules = rules
         self.sizes = sizes
         self.values: dict[fx.Node, Any] = {}
         self.recorder = Recorder()
-        self.prefix: str = "" if outer is None else f"{outer.prefix}{outer.current}.{name}."
-        self.uses: list[RuleUse] = [] if outer is None else outer.uses
+        scope = None if is_function else outer
+        self.prefix: str = "" if scope is None else f"{scope.prefix}{scope.current}.{name}."
+        self.uses: list[RuleUse] = [] if scope is None else scope.uses
         self._functions: dict[str, Any] = {} if outer is None else outer._functions
-        self._size_sources: dict[sympy.Expr, tuple[ir.Value, int]] = {} if outer is None else outer._size_sources
+        self.regions: dict[bytes, ir.Function] = {} if outer is None else outer.regions
+        """Functions of the model for regions that are called several times, by their definition."""
+        self._size_sources: dict[sympy.Expr, tuple[ir.Value, int]] = {} if scope is None else scope._size_sources
         # Values computed in a subgraph are not visible outside.
-        self._known_sizes: dict[sympy.Expr, ir.Value] = {} if outer is None else dict(outer._known_sizes)
+        self._known_sizes: dict[sympy.Expr, ir.Value] = {} if scope is None else dict(scope._known_sizes)
         self.current: str = ""
 
     @property
@@ -383,8 +388,9 @@ class GraphBuilder:
             value.shape = self.sizes.shape([*unpacked_shape(expected), *([2] if expected.is_complex() else [])])
         elif isinstance(expected, (torch.SymInt, int, torch.SymBool, torch.SymFloat, float)):
             value.shape = ir.Shape([])
-            if isinstance(expected, (torch.SymInt, torch.SymBool, torch.SymFloat)):
-                types = {torch.SymInt: ir.DataType.INT64, torch.SymBool: ir.DataType.BOOL}
+            if isinstance(expected, (torch.SymInt, torch.SymBool, torch.SymFloat)) or value.dtype is None:
+                types = {int: ir.DataType.INT64, torch.SymInt: ir.DataType.INT64}
+                types |= {bool: ir.DataType.BOOL, torch.SymBool: ir.DataType.BOOL}
                 value.dtype = types.get(type(expected), ir.DataType.DOUBLE)
 
     def _check_versions(self, node: fx.Node, nodes: Sequence[ir.Node]) -> None:

@@ -27,6 +27,7 @@ from precast.graph.signature import ConstantArgument, InputKind
 from precast.graph.sizes import bind_sizes, evaluate
 from precast.graph.tensor_spec import Size, TensorSpec, as_size
 from precast.onnx.adapters import as_onnx
+from precast.onnx.graphs import all_nodes
 from precast.onnx.session import MissingKernelError, Session, has_onnxruntime, newest_readable_opset
 from precast.onnx.translate import RuleUse
 from precast.onnx.weights import missing_as_inputs, missing_in
@@ -325,7 +326,7 @@ def _why_not_run(model: ir.Model) -> str | None:
         return "the model has no weights yet"
     if not has_onnxruntime():
         return "onnxruntime is not installed"
-    if any(_is_random(node) for node in model.graph.all_nodes()):
+    if any(map(_is_random, all_nodes(model))):
         return "the model draws random numbers"
     return None
 

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.schemas import OpSignature, Parameter, TypeConstraintParam
 
+from precast.onnx.graphs import outermost_graphs
 from precast.onnx.recorder import bind_types, output_types, type_from_attributes
 
 _Type = ir.DataType
@@ -33,13 +34,13 @@ _KEEPS_TYPES = ("Cast", "CastLike", "Identity", "Constant", "If", "Loop", "Scan"
 Wants = Callable[[ir.Node, TypeConstraintParam, ir.DataType], bool]
 
 
-def make_types_valid(model: ir.Model, opset: int) -> None:
-    """Change ``model`` in place: no operator gets a type that its definition in ``opset`` leaves out."""
+def make_types_valid(graph: ir.Graph, opset: int) -> None:
+    """Change ``graph`` in place: no operator gets a type that its definition in ``opset`` leaves out."""
 
     def is_left_out(_: ir.Node, variable: TypeConstraintParam, data_type: ir.DataType) -> bool:
         return data_type not in _allowed(variable)
 
-    _widen(model.graph, opset, is_left_out)
+    _widen(graph, opset, is_left_out)
 
 
 def widened(model: ir.Model) -> ir.Model:
@@ -53,7 +54,8 @@ def widened(model: ir.Model) -> ir.Model:
         is_quantized = node.op_type.endswith(("Linear", "Integer"))
         return data_type in _WIDER and data_type != _Type.INT32 and not is_quantized
 
-    _widen(copy.graph, copy.opset_imports[""], is_narrow)
+    for graph in outermost_graphs(copy):
+        _widen(graph, copy.opset_imports[""], is_narrow)
     return copy
 
 

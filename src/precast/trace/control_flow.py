@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import import_module
 from operator import is_
@@ -41,7 +42,7 @@ class _Form:
     """The positions of an operator's branches, their operands, and further operands.
 
     Branches get the operands and then the further ones. Of ``sliced`` operands they get one row. ``with_tree`` branches
-    may return any pytree.
+    may return any pytree. Operands that are ``spread`` are the operator's last arguments, not in a sequence.
     """
 
     branches: tuple[int, ...]
@@ -49,6 +50,15 @@ class _Form:
     further: int
     sliced: tuple[int, ...] = ()
     with_tree: tuple[int, ...] = ()
+    spread: int | None = None
+
+    def gathered(self, arguments: Sequence[Any]) -> list[Any]:
+        return list(arguments) if self.spread is None else [*arguments[: self.spread], arguments[self.spread :], ()]
+
+    def spread_out(self, arguments: Sequence[Any]) -> list[Any]:
+        if self.spread is None:
+            return list(arguments)
+        return [*arguments[: self.spread], *(value for values in arguments[self.spread :] for value in values)]
 
 
 FORMS = {
@@ -59,22 +69,30 @@ FORMS = {
 }
 
 
+_REGION = _Form(branches=(0,), operands=(2,), further=3, with_tree=(0,), spread=2)
+"""A region that is marked to be compiled once. Elsewhere it may write into tensors from outside of it."""
+
 _COMPUTED = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 _OTHER = object()
 
 
 def is_control_flow(function: object, args: Sequence[Any]) -> bool:
     """Whether this is a call of a control-flow operator whose branches are not graphs yet."""
-    if not isinstance(function, torch._ops.HigherOrderOperator) or function._name not in FORMS:
+    if not isinstance(function, torch._ops.HigherOrderOperator) or (form := _form_of(function)) is None:
         return False
-    branches = [args[number] for number in FORMS[function._name].branches if number < len(args)]
+    branches = [args[number] for number in form.branches if number < len(args)]
     return not any(isinstance(branch, torch.fx.GraphModule) for branch in branches)
+
+
+def _form_of(operator: torch._ops.HigherOrderOperator) -> _Form | None:
+    return _REGION if operator is compile_regions.invoke_subgraph else FORMS.get(operator._name)
 
 
 def call_control_flow(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], surroundings: Surroundings) -> Any:
     """Call the operator with flat operands, and with all tensors that its branches capture as further operands."""
-    form = FORMS[operator._name]
-    arguments = [*args, *kwargs.values()]
+    form = _form_of(operator)
+    assert form is not None, "asked before"
+    arguments = form.gathered([*args, *kwargs.values()])
     if isinstance(operator, CondOp) and isinstance(arguments[0], bool):
         # The predicate is constant, for example a comparison of static sizes.
         warnings.warn(
@@ -98,7 +116,7 @@ def call_control_flow(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]
     for number, branch in branches.items():
         arguments[number] = branch.lifted(free, len(sizes), flat=number in form.with_tree)
     arguments[form.further] = (*given, *free, *sizes)
-    results = operator(*arguments)
+    results = operator(*form.spread_out(arguments))
     returning = [branches[number] for number in form.with_tree]
     if not returning or returning[-1].out_tree is None:
         return results
@@ -112,9 +130,14 @@ def call_control_flow(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]
     return returning[-1].with_constants(results)
 
 
+class WritingRegionError(CaptureError):
+    """A region that is to be one node writes into a tensor from outside of it."""
+
+
 def writes_outside(operator: torch._ops.HigherOrderOperator, line: str | None) -> CaptureError:
     """The error for a branch with side effects."""
-    return CaptureError(
+    kind = WritingRegionError if operator is compile_regions.invoke_subgraph else CaptureError
+    return kind(
         f"A branch of {operator._name.removesuffix('_impl')} writes into a tensor from outside of it.",
         at=line,
         why="which of the branches run, and how often, is known when the program runs: they are graphs without side "
@@ -298,14 +321,45 @@ def without_bytecode_compiler() -> Iterator[None]:
             return call(operator, predicate, true_function, false_function, operands)
         return call(operator, predicate, _on_tree(true_function, tree), _on_tree(false_function, tree), tuple(flat))
 
-    def call_region(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Inline a region that is marked to be compiled once."""
-        return function(*args, **kwargs)
-
     flat_cond = patch.object(CondOp, "__call__", call_flat)
-    regions = patch.object(compile_regions, "invoke_subgraph_placeholder", call_region)
+    regions = patch.object(compile_regions, "invoke_subgraph_placeholder", _call_region)
     with patch.object(torch.compiler, "is_dynamo_compiling", is_dynamo_compiling), flat_cond, regions:
         yield
+
+
+_keeps_regions = ContextVar("_keeps_regions", default=False)
+
+
+@contextmanager
+def whole_regions() -> Iterator[None]:
+    """While active, regions that are marked to be compiled once are one node of the program, not inlined."""
+    token = _keeps_regions.set(True)
+    try:
+        yield
+    finally:
+        _keeps_regions.reset(token)
+
+
+def _call_region(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a region that is marked to be compiled once."""
+    leaves, tree = pytree.tree_flatten((args, kwargs))
+    given = [leaf for leaf in leaves if isinstance(leaf, _COMPUTED)]
+    if not _keeps_regions.get() or not given:
+        return function(*args, **kwargs)
+
+    def run(*operands: Any) -> Any:
+        remaining = iter(operands)
+        full = [next(remaining) if isinstance(leaf, _COMPUTED) else leaf for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(full, tree)
+        return function(*args, **kwargs)
+
+    return compile_regions.invoke_subgraph(run, _name_of(function), *given)
+
+
+def _name_of(region: Callable[..., Any]) -> str:
+    """The function's own name, or its class's for a forward."""
+    names = getattr(region, "__qualname__", "region").split(".")
+    return str(names[-2] if names[-1] == "forward" and len(names) > 1 else names[-1])
 
 
 def _on_tree(function: Callable[..., Any], tree: pytree.TreeSpec) -> Callable[..., Any]:

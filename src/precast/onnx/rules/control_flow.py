@@ -2,23 +2,44 @@
 
 Before: ``cond(p, then_graph, else_graph, [x])``
 After:  ``If(p, then_branch={y = Sin(x)}, else_branch={y = Cos(x)})``; branches refer to outer values by name
+
+Regions that are compiled once (``invoke_subgraph``) become functions of the model.
+
+Before: ``invoke_subgraph(block, "block", x, w); invoke_subgraph(block, "block", y, v)``
+After:  ``precast.regions::block(x, w); precast.regions::block(y, v)``, and one definition of ``block``
 """
 
-from collections.abc import Sequence
-from typing import Any
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import onnx_ir as ir
+import onnx_ir.passes.common as passes
+import torch
 from torch import fx
 
 from precast.errors import OnnxRuleError
 from precast.graph.nodes import value_of
+from precast.onnx.graphs import REGIONS, custom_domains
 from precast.onnx.recorder import RecordedValue
 from precast.onnx.rules.opsets import integers
 from precast.onnx.rules.registry import operator_name, rule
-from precast.onnx.translate import GraphBuilder
+from precast.onnx.translate import BASE_OPSET, GraphBuilder
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-@rule("higher_order::cond")
+def control_flow(name: str) -> Callable[[_Function], _Function]:
+    """Register a rule for an operator that only passes values on, complex ones too."""
+
+    def register(function: _Function) -> _Function:
+        return rule(name, is_complex=True)(rule(name)(function))
+
+    return register
+
+
+@control_flow("higher_order::cond")
 def cond(
     builder: GraphBuilder, predicate: Any, then: fx.GraphModule, otherwise: fx.GraphModule, operands: Sequence[Any] = ()
 ) -> Any:
@@ -29,7 +50,7 @@ def cond(
     return builder.recorder.call("If", predicate, outputs=count, then_branch=branches[0], else_branch=branches[1])
 
 
-@rule("higher_order::while_loop")
+@control_flow("higher_order::while_loop")
 def while_loop(
     builder: GraphBuilder,
     condition: fx.GraphModule,
@@ -49,7 +70,7 @@ def while_loop(
     return builder.recorder.call("Loop", None, goes_on, *start, outputs=len(start), body=graph)
 
 
-@rule("higher_order::scan")
+@control_flow("higher_order::scan")
 def scan(
     builder: GraphBuilder,
     combine: fx.GraphModule,
@@ -60,26 +81,57 @@ def scan(
     return _scan(builder, combine, start, sequences, additional)
 
 
-@rule("higher_order::map_impl")
+@control_flow("higher_order::map_impl")
 def map_over(
     builder: GraphBuilder, function: fx.GraphModule, sequences: Sequence[Any], additional: Sequence[Any] = ()
 ) -> Any:
     return _scan(builder, function, (), sequences, additional)
 
 
-@rule("higher_order::wrap_with_set_grad_enabled")
+@control_flow("higher_order::wrap_with_set_grad_enabled")
 def without_grad_mode(builder: GraphBuilder, enabled: bool, body: fx.GraphModule, *operands: Any) -> Any:
     nodes, results = _inlined(builder, body, operands, "region")
     builder.recorder.nodes += nodes
     return results
 
 
-@rule("higher_order::invoke_subgraph")
-def region(builder: GraphBuilder, body: fx.GraphModule, identifier: str, *operands: Any) -> Any:
-    """A shared region is repeated in the model at each call, as in torch's exporter."""
-    nodes, results = _inlined(builder, body, operands, "region")
-    builder.recorder.nodes += nodes
+@control_flow("higher_order::invoke_subgraph")
+def region(builder: GraphBuilder, body: fx.GraphModule, identifier: str | None, *operands: Any) -> Any:
+    """A function of the model; regions of equal definitions share it."""
+    inner = GraphBuilder(body, builder.rules, builder.sizes, outer=builder, is_function=True)
+    placeholders = [node for node in body.graph.nodes if node.op == "placeholder"]
+    inputs: list[ir.Value] = []
+    for node, operand in zip(placeholders, operands, strict=True):
+        inner.values[node] = operand
+        if isinstance(operand, ir.Value):
+            inner.values[node] = value = RecordedValue(name=node.name)
+            inner.set_type(value, expected := value_of(node))
+            if isinstance(expected, torch.Tensor):
+                inner.read_sizes_off(value, expected)
+            inputs.append(value)
+    nodes = inner.run()
+    graph = _graph(inner, "region", inputs, nodes, _results(inner))
+    graph.opset_imports.update({"": BASE_OPSET, **custom_domains(graph)})
+    function = _defined_once(builder, ir.Function(REGIONS, "", graph=graph, attributes=[]), inner, identifier)
+    given = [operand for operand in operands if isinstance(operand, ir.Value)]
+    results = builder.recorder.call(function.name, *given, outputs=len(function.outputs), domain=REGIONS)
+    builder.recorder.nodes[-1].version = 1
     return results
+
+
+def _defined_once(
+    builder: GraphBuilder, function: ir.Function, inner: GraphBuilder, identifier: str | None
+) -> ir.Function:
+    """This function with a name, or the one of the same definition that the model has already."""
+    passes.NameFixPass()(ir.Model(function.graph, ir_version=10))
+    definition = ir.to_proto(function).SerializeToString(deterministic=True)
+    if definition not in builder.regions:
+        name = re.sub(r"\W", "_", identifier or "region")
+        taken = {each.name for each in builder.regions.values()}
+        function.name = next(free for n in itertools.count() if (free := f"{name}_{n}" if n else name) not in taken)
+        builder.regions[definition] = function
+        builder.uses += inner.uses
+    return builder.regions[definition]
 
 
 @rule("prims::_make_token")
@@ -131,10 +183,13 @@ def _inlined(
     inner = GraphBuilder(module, builder.rules, builder.sizes, outer=builder, name=name)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     inner.values |= dict(zip(placeholders, operands, strict=True))
-    nodes = inner.run()
-    results: Any = module.graph.output_node().args[0]
+    return inner.run(), _results(inner)
+
+
+def _results(inner: GraphBuilder) -> list[Any]:
+    results: Any = inner.module.graph.output_node().args[0]
     results = results if isinstance(results, (list, tuple)) else [results]
-    return nodes, [inner.result(result) for result in results]
+    return [inner.result(result) for result in results]
 
 
 def _inputs(builder: GraphBuilder, module: fx.GraphModule, count: int, name: str) -> list[ir.Value]:
