@@ -1,5 +1,6 @@
 """Whole architectures in onnxruntime, at the example's sizes and at others."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -89,6 +90,39 @@ def test_gpt2_with_a_cache_of_any_length():
     assert [value.name for value in program.model.graph.inputs][2:4] == ["past_0_0", "past_0_1"]
     for size, length in ((2, 5), (3, 9)):
         assert_like_eager(program, model, *generation_step(size, 1, length))
+
+
+def call_with_cache(batch: int, new: int, past: int) -> dict[str, Any]:
+    layers = [(torch.randn(batch, 2, past, 4), torch.randn(batch, 2, past, 4)) for _ in range(2)]
+    return {
+        "input_ids": torch.randint(0, 50, (batch, new)),
+        "attention_mask": torch.ones(batch, past + new, dtype=torch.int64),
+        "past_key_values": transformers.DynamicCache(layers),
+    }
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("by_axes", [True, False])
+def test_a_cache_goes_in_and_out_as_an_object(by_axes: bool):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 64}
+    config = transformers.LlamaConfig(vocab_size=50, num_attention_heads=4, num_key_value_heads=2, **sizes)
+    model = transformers.LlamaForCausalLM(config).eval()
+    past, names = {0: "batch", 2: "past"}, ["k0", "v0", "k1", "v1"]
+    described: dict[str, Any] = {"input_ids": {0: "batch", 1: "new"}, "attention_mask": {0: "batch", 1: "all"}}
+    if by_axes:
+        options = {"dynamic_axes": described | dict.fromkeys(names, past), "input_names": [*described, *names]}
+    else:
+        options = {"dynamic_shapes": described | {"past_key_values": [past] * 4}}
+    program = export(model, (), kwargs=call_with_cache(2, 3, 5), **options)
+    assert "past=" in str(program.verification)
+    for call in (call_with_cache(1, 1, 9), call_with_cache(3, 4, 2)):
+        with torch.no_grad():
+            expected = model(**copy.deepcopy(call))
+        actual = program.call_as_model(**copy.deepcopy(call))
+        torch.testing.assert_close(actual.logits, expected.logits, rtol=1e-3, atol=1e-4)
+        for layer, other in zip(actual.past_key_values.layers, expected.past_key_values.layers, strict=True):
+            torch.testing.assert_close((layer.keys, layer.values), (other.keys, other.values), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.models

@@ -42,7 +42,7 @@ def definitions(program: ONNXProgram) -> list[str]:
     return [function.name for function in program.model.functions.values()]
 
 
-def assert_equal_at_other_sizes(model: Any, *, rows: tuple[int, ...] = (2, 5), **options: Any) -> ONNXProgram:
+def assert_equal_at_other_sizes(model: Any, *, rows: tuple[int, ...] = (4, 5), **options: Any) -> ONNXProgram:
     program = export(model, (torch.randn(3, 32),), dynamic_shapes=({0: "rows"},), **options)
     for count in rows:
         x = torch.randn(count, 32)

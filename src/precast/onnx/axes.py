@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from precast.errors import InputTypeError, InputValueError
 from precast.graph.nodes import value_of
+from precast.graph.opened_objects import opened
 from precast.graph.program import Program
 from precast.graph.signature import InputKind
 from precast.graph.tensor_spec import as_size
@@ -88,11 +89,15 @@ def _from_dynamic_axes(source: Source, dynamic_axes: DynamicAxes) -> tuple[Any, 
     names = [re.sub(r"\W+", "_", path).strip("_") for path in paths]
     given = source.input_names or ()
     given = [*given, *names[len(given) :]]
-    remaining = iter(zip(given, names, strict=False))
-    specs: list[Any] = []
-    for leaf in leaves:
-        name, own = next(remaining) if isinstance(leaf, torch.Tensor) else (None, None)
-        specs.append((axes.pop(name, None) or axes.pop(own, None)) if name is not None and own is not None else None)
+    remaining = (axes.pop(name, None) or axes.pop(own, None) for name, own in zip(given, names, strict=False))
+
+    def described(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return next(remaining)
+        tensors = [each for each in pytree.tree_leaves(opened(leaf)) if isinstance(each, torch.Tensor)]
+        return [next(remaining) for _ in tensors] or None
+
+    specs = [described(leaf) for leaf in leaves]
     positional, keywords = pytree.tree_unflatten(specs, tree)
     return [*positional, *keywords.values()], axes
 

@@ -30,7 +30,8 @@ from precast.onnx.adapters import bind, signature_of
 from precast.onnx.rules.registry import RuleTable
 from precast.onnx.translate import untranslatable
 from precast.ops.decompositions import core_decompositions
-from precast.trace.capture.dynamic_shapes import TensorDims, normalize_dynamic_shapes
+from precast.trace.capture.dynamic_shapes import Frozen, TensorDims, normalize_dynamic_shapes
+from precast.trace.capture.ones_in_examples import is_free
 from precast.trace.capture.symbolic import symbolic_trace
 from precast.trace.control_flow import WritingRegionError, whole_regions
 
@@ -120,7 +121,8 @@ def _corrected(error: SymbolicShapeError, dynamic_shapes: Any) -> Any:
     try:
         corrected = refine_dynamic_shapes_from_suggested_fixes(str(error), dynamic_shapes)
     except InputValueError:
-        raise error from None
+        # It may work with sizes of 1 only, for which there is no other specification.
+        corrected = Frozen(dynamic_shapes, is_free)
     message = f"{error.what} The model is exported with what the program allows."
     warnings.warn(message, UserWarning, stacklevel=2)
     return corrected

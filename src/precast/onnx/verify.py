@@ -172,6 +172,28 @@ def other_bindings(program: Program, inputs: Sequence[Any]) -> Iterator[dict[sym
         binding = {symbol: example[symbol] + step for symbol, step in zip(symbols, steps, strict=True)}
         if not program.sizes.out_of_range(binding) and not program.sizes.failing_guards(binding):
             yield binding
+    for step in _STEPS[:3]:
+        start = {symbol: size + step for symbol, size in example.items()}
+        found = _repaired(program, start)
+        if found is not None and found != example:
+            yield found
+
+
+def _repaired(program: Program, binding: dict[sympy.Symbol, int]) -> dict[sympy.Symbol, int] | None:
+    """Valid sizes near these: step by step, the change of one size after which the fewest conditions fail."""
+
+    def failing(tried: dict[sympy.Symbol, int]) -> int:
+        return len(program.sizes.failing_guards(tried)) + len(program.sizes.out_of_range(tried))
+
+    left = failing(binding)
+    while left:
+        changes = ((symbol, step) for symbol in binding for step in _STEPS)
+        tried = [binding | {symbol: binding[symbol] + step} for symbol, step in changes]
+        best = min(tried, key=failing)
+        if failing(best) >= left:
+            return None
+        binding, left = best, failing(best)
+    return binding
 
 
 def _combinations(count: int) -> Iterator[tuple[int, ...]]:

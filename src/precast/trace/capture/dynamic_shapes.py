@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from precast.errors import InputTypeError, InputValueError
+from precast.graph.opened_objects import Opened, opened
 from precast.trace.capture.dims import DerivedDim, Dim, DimHint, DimSpec, as_dim_spec, root_of
 
 
@@ -66,7 +67,8 @@ def normalize_dynamic_shapes(
 ) -> list[LeafDims]:
     """One entry per leaf of ``(args, kwargs)``, in flattening order.
 
-    ``dynamic_shapes`` may also be an object that describes a call, such as a ``ShapesCollection``.
+    ``dynamic_shapes`` may also be an object that describes a call, such as a ``ShapesCollection``. An object among the
+    arguments is described by its attributes, or by a list with one entry for each tensor in it.
     """
     if isinstance(dynamic_shapes, Frozen):
         return list(
@@ -74,6 +76,7 @@ def normalize_dynamic_shapes(
         )
     if callable(described := getattr(dynamic_shapes, "dynamic_shapes", None)):
         dynamic_shapes = described(function, tuple(args), dict(kwargs))
+    args, kwargs = opened(tuple(args)), opened(dict(kwargs))
     positional, keywords = _by_position(function, args, kwargs, dynamic_shapes)
     leaves = [
         entry
@@ -225,6 +228,8 @@ def _walk(value: Any, spec: Any, path: str) -> Iterator[LeafDims]:
     children, tree = pytree.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
     if isinstance(value, torch.Tensor):
         yield TensorDims(path, _tensor_dims(value, spec, path), tuple(value.shape))
+    elif isinstance(value, Opened) and isinstance(spec, (tuple, list)):
+        yield from _walk_object(value, spec, path)
     elif not tree.is_leaf():
         entries: list[Any] = [key for (key,), _ in children]
         for entry, (_, child), child_spec in zip(entries, children, _child_specs(entries, spec, path), strict=True):
@@ -241,6 +246,21 @@ def _walk(value: Any, spec: Any, path: str) -> Iterator[LeafDims]:
                 fix="Put None there.",
             )
         yield None
+
+
+def _walk_object(value: Opened, specs: Sequence[Any], path: str) -> Iterator[LeafDims]:
+    leaves, _ = pytree.tree_flatten_with_path(value)
+    tensors = [f"{path}{pytree.keystr(place)}" for place, leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if len(specs) != len(tensors):
+        raise InputValueError(
+            f"dynamic_shapes for {path} has {len(specs)} entries for {len(tensors)} tensors.",
+            why=f"a list describes the tensors of an object in order: {', '.join(tensors)}",
+            fix="Give one entry for each, or describe the object by its attributes.",
+        )
+    remaining = iter(specs)
+    for place, leaf in leaves:
+        spec = next(remaining) if isinstance(leaf, torch.Tensor) else None
+        yield from _walk(leaf, spec, f"{path}{pytree.keystr(place)}")
 
 
 def _child_specs(entries: Sequence[Any], spec: Any, path: str) -> list[Any]:

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from precast.errors import CaptureError, InputTypeError, StateMutationError
 from precast.events import stage
 from precast.graph.boundary import NO_GRADIENTS, GradientInputs
-from precast.graph.opened_objects import PLAIN_TYPES, opened
+from precast.graph.opened_objects import PLAIN_TYPES
 from precast.graph.signature import InputKind
 from precast.graph.sizes import LEAST_NUMBER, SizeRange
 from precast.trace.backward_runs import BackwardRuns, GradientSearch, gradient_inputs, noting_backwards
@@ -271,8 +271,7 @@ def prepare(
     state = module_state(roots)
     check_tensors(call, state, takes_fakes=takes_fakes)
     fakes = _fakes_for(call, state)
-    given = opened(args), opened(dict(kwargs or {}))
-    dims = normalize_dynamic_shapes(function, *given, dynamic_shapes) if size_roots is None else None
+    dims = normalize_dynamic_shapes(function, args, kwargs or {}, dynamic_shapes) if size_roots is None else None
     fake_leaves = _fake_leaves(fakes, call.leaves, dims, size_roots or {})
     fake_state = [fakes.fake(item.tensor) for item in state]
     decisions = Decisions(MOST_FORKS if may_fork else 0)

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from precast.errors import CaptureError
 from precast.graph.nodes import set_value, source_line_of
+from precast.graph.opened_objects import opened
 from precast.graph.program import Program
 from precast.graph.signature import (
     ArgumentSpec,
@@ -132,7 +133,7 @@ def capture(
             return program
         check_no_contradictions(
             described(dynamic_shapes),
-            named_arguments(function, args, kwargs or {}),
+            opened(named_arguments(function, args, kwargs or {})),
             call.fakes.sizes(),
             call.fakes.specialized(),
             allows_narrower=allows_narrower_sizes,
