@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 import precast
 from precast.autograd import aot_function, aot_module
 from precast.compilers import debug_nop, nop
-from precast.errors import CaptureError
+from precast.errors import CaptureError, DataDependentError
 from tests.autograd.like_eager import CompilationCount, assert_like_eager, constants, leaf
 
 
@@ -337,6 +337,37 @@ def test_compressed_sparse_tensors_with_gradients_are_refused():
         aot_function(lambda m, x: torch.sparse.sampled_addmm(m, x, x), nop)(matrix, x)
     with pytest.raises(CaptureError, match="compresses a tensor that requires grad"):
         aot_function(lambda x: x.to_sparse_csr(), nop)(x)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.sparse.sum(x.to_sparse()),
+        lambda x: x.to_sparse().values() * 2,
+        lambda x: x * x.to_sparse()._nnz(),
+        lambda x: x * x.to_sparse().indices().shape[1],
+    ],
+)
+def test_how_many_elements_a_sparse_tensor_has_is_no_constant(function):
+    with pytest.raises(DataDependentError, match="elements of a sparse tensor"):
+        precast.compile(function, backend="nop", fullgraph=True)(torch.eye(2))
+    compiled = precast.compile(function, backend="nop")
+    for x in (torch.tensor([[1.0, 0.0], [2.0, 3.0]], requires_grad=True), torch.eye(2, requires_grad=True)):
+        assert torch.equal(*(torch.autograd.grad(call(x).sum(), x)[0] for call in (compiled, function)))
+
+
+@pytest.mark.parametrize("function", [torch.Tensor.var, torch.Tensor.std], ids=["var", "std"])
+@pytest.mark.parametrize("rows", [(4, 2, 1, 3), (2, 4, 1, 2)])
+def test_formulas_that_divide_by_a_size_divide_by_zero_as_in_eager(function, rows):
+    def spread(x):
+        return function(x, 0, correction=2)
+
+    compiled = precast.compile(spread, backend="nop", dynamic=True)
+    for count in rows:
+        x = torch.randn(count, 3, requires_grad=True)
+        ours, eager = (torch.autograd.grad(call(x).sum(), x)[0] for call in (compiled, spread))
+        torch.testing.assert_close(ours, eager, equal_nan=True)
 
 
 def test_custom_operator_with_registered_autograd():

@@ -1,5 +1,6 @@
 """Results of operators lie in memory as eager lays them out."""
 
+import random
 import warnings
 
 import pytest
@@ -127,6 +128,43 @@ def test_what_is_decomposed_lies_as_the_whole(call, is_trained):
         weights = torch.randn(found.shape)
         gradients = [torch.autograd.grad((each * weights).sum(), operand)[0] for each in (found, expected)]
         torch.testing.assert_close(*gradients)
+
+
+def any_layout(choose, sizes, dtype):
+    order = choose.sample(range(len(sizes)), len(sizes))
+    laid_out = torch.randn([sizes[dim] for dim in order], dtype=dtype)
+    return laid_out.permute([order.index(dim) for dim in range(len(sizes))])
+
+
+def test_grouped_convolutions_of_small_images_lie_as_eagers():
+    """Eager has other layouts for groups that it convolves one by one, and sizes of 1 say which."""
+    choose, mode = random.Random(0), make_fake_mode(ShapeEnv())
+    for _ in range(150):
+        spatial, groups, channels = choose.choice([1, 2, 2, 3]), choose.choice([2, 3]), choose.choice([1, 1, 2])
+        dtype = choose.choice([torch.float64, torch.float32])
+        image = any_layout(
+            choose, [choose.choice([1, 2]), groups * channels, *choose.choices([1, 2, 3], k=spatial)], dtype
+        )
+        weight = torch.randn(
+            [groups * choose.choice([1, 2]), channels, *choose.choices([1, 2], k=spatial)], dtype=dtype
+        )
+        settings = [[choose.choice([1, 2])] * spatial, [1] * spatial, [choose.choice([1, 1, 2])] * spatial]
+        operands = None, *settings, False, [0] * spatial, groups
+        fakes = [mode.from_tensor(each, static_shapes=True) for each in (image, weight)]
+        with mode:
+            found = torch.ops.aten.convolution.default(*fakes, *operands)
+        assert found.stride() == torch.ops.aten.convolution.default(image, weight, *operands).stride()
+
+
+def test_attention_of_any_layout_lies_as_eagers():
+    choose, mode = random.Random(0), make_fake_mode(ShapeEnv())
+    for _ in range(40):
+        sizes = [choose.choice([1, 2, 3]) for _ in range(4)]
+        operands = [any_layout(choose, sizes, torch.float32) for _ in range(3)]
+        fakes = [mode.from_tensor(each, static_shapes=True) for each in operands]
+        with mode:
+            found = F.scaled_dot_product_attention(*fakes)
+        assert found.stride() == F.scaled_dot_product_attention(*operands).stride()
 
 
 def test_what_a_returned_view_shows_is_not_laid_out_otherwise():

@@ -196,6 +196,28 @@ def test_attention_of_a_row_that_sees_nothing():
     torch.testing.assert_close(gradients(native(function)), gradients(function))
 
 
+SLOPED = {
+    "logit": torch.logit,
+    "logit within bounds": lambda x: torch.logit(x, 0.1),
+    **{f"cdist {p}": lambda x, p=p: torch.cdist(x.view(4, 3), x.view(4, 3)[:2], p) for p in (0.5, 1, 3, torch.inf)},
+    **{f"pdist {p}": lambda x, p=p: functional.pdist(x.view(4, 3), p) for p in (0.5, 1, 3, torch.inf)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("slope", [1.0, torch.inf, torch.nan])
+@pytest.mark.parametrize("name", SLOPED)
+def test_gradients_at_the_limits(name, slope):
+    numbers = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1.0, 0.5, 0.2, 0.9, 0.5, 0.2, 0.0])
+
+    def gradient(run):
+        x = numbers.clone().requires_grad_()
+        result = run(x)
+        return torch.autograd.grad(result, x, torch.full_like(result, slope))[0]
+
+    ours = gradient(precast.compile(SLOPED[name], backend="interpret"))
+    torch.testing.assert_close(ours, gradient(SLOPED[name]), equal_nan=True)
+
+
 SUBNORMAL = {torch.float32: 1e-40, torch.float64: 1e-310, torch.bfloat16: 1e-40, torch.float16: 6e-8}
 
 

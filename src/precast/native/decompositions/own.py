@@ -124,19 +124,20 @@ def _distance_slope(difference: Tensor, distance: Tensor, p: float) -> Tensor:
     if p == 1:
         return difference.sign()
     if p == float("inf"):
-        return difference.sign() * (difference.abs() == distance)
-    is_apart = distance != 0
-    safe = torch.where(is_apart, distance, 1)
+        return difference.sign() * (1 - (difference.abs() - distance).abs().ceil().clamp(max=1))
+    safe = torch.where(distance != 0, distance, 1)
     if p == 2:
-        return torch.where(is_apart, difference / safe, 0)
-    slope = difference.sign() * (difference.abs() / safe).pow(p - 1)
-    return torch.where(is_apart & (difference != 0), slope, 0)
+        return difference / safe
+    return difference.sign() * (difference.abs() / safe).pow(p - 1)
 
 
 def _pulled(gradient: Tensor, difference: Tensor, distance: Tensor, p: float) -> Tensor:
     """What each pair of points adds to a gradient: 0 where they coincide, however large the gradient."""
     pulled = gradient * _distance_slope(difference, distance, p)
-    return pulled if p in (1, float("inf")) else torch.where(distance != 0, pulled, 0)
+    if p in (1, float("inf")):
+        return pulled
+    is_apart = distance != 0
+    return torch.where(is_apart & (difference != 0) if p < 1 else is_apart, pulled, 0)
 
 
 def cdist_backward(gradient: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:

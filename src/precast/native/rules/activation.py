@@ -85,6 +85,22 @@ def tanh_backward(builder: Builder, gradient: Buffer, result: Buffer) -> Buffer:
     return builder.pointwise(lambda dy, y: dy * (1.0 - y * y), gradient, result)
 
 
+@lowering(aten.logit_backward.default)
+def logit_backward(builder: Builder, gradient: Buffer, source: Buffer, eps: float | None = None) -> Buffer:
+    """Without bounds, infinite at 0 of either sign and at 1, NaN outside; with them, 0 outside, where NaN is not."""
+
+    def formula(dy: Scalar, x: Scalar) -> Scalar:
+        low, high = (as_scalar(each, x.dtype) for each in (eps or 0.0, 1.0 - (eps or 0.0)))
+        is_outside = apply("logical_or", apply("lt", x, low), apply("gt", x, high))
+        slope = dy / (x * (1.0 - x))
+        if eps is None:
+            is_end = apply("logical_or", apply("eq", x, low), apply("eq", x, high))
+            slope = apply("where", is_end, dy * math.inf, slope)
+        return apply("where", is_outside, as_scalar(0.0 if eps is not None else math.nan, dy.dtype), slope)
+
+    return builder.pointwise(formula, gradient, source)
+
+
 @lowering(aten.gelu.default)
 def gelu(builder: Builder, source: Buffer, *, approximate: str = "none") -> Buffer:
     if approximate == "none" and source.dtype in ("f32", "bf16") and _is_row_major(source):

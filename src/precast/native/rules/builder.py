@@ -63,6 +63,11 @@ class Builder:
         (result,) = self.results
         return result
 
+    @property
+    def follows_cpu(self) -> bool:
+        """Whether eager's kernels for CPUs are the ones to agree with, where those for GPUs compute otherwise."""
+        return self.target is None or self.target.device == "cpu"
+
     def meet_sizes(self, symbols: Iterable[str]) -> None:
         """Record the size symbols that occur in the node's value."""
         self.new_sizes = [each for each in dict.fromkeys(symbols) if each not in self.known_sizes]

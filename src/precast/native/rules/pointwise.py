@@ -79,8 +79,7 @@ def _scaled(value: Scalar, factor: float) -> Scalar:
 
 def _sum(builder: Builder, formula: Callable[[Scalar, Scalar], Scalar], left: Operand, right: Operand) -> Buffer:
     """Eager's kernels for CPUs convert numbers to the tensor's type first; those for GPUs add them as they are."""
-    is_cpu = builder.target is None or builder.target.device == "cpu"
-    return builder.pointwise(formula, left, right, rounds_operands=is_cpu)
+    return builder.pointwise(formula, left, right, rounds_operands=builder.follows_cpu)
 
 
 @lowering(aten.add.Tensor, aten.add.Scalar)

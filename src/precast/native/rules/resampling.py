@@ -239,8 +239,7 @@ def _axes(
     pairs = zip(inputs[len(inputs) - count :], outputs[len(outputs) - count :], strict=True)
     # Positions are computed in single precision unless the data is double, as in eager.
     compute = "f64" if dtype == "f64" else "f32"
-    is_cpu = builder.target is None or builder.target.device == "cpu"
-    ignores = ignores_scale if is_cpu else None
+    ignores = ignores_scale if builder.follows_cpu else None
     return [Axis(*pair, scale, compute, ignores) for pair, scale in zip(pairs, scales, strict=True)]
 
 

@@ -19,10 +19,11 @@ from torch.utils import _pytree as pytree
 from precast._torch_compat import arguments_for_shape, python_kernels
 from precast.errors import CaptureError
 from precast.trace.eager.empty_operands import empty_answer
-from precast.trace.eager.fake_rules import CertainAnswers, fake_lstsq, with_masks_of_eager
+from precast.trace.eager.fake_rules import CertainAnswers, SparseTensors, fake_lstsq, with_masks_of_eager
 from precast.trace.eager.layouts import with_layout_of_eager
 from precast.trace.eager.operand_types import checking_dispatch
 from precast.trace.eager.resampling import whole_resampling
+from precast.trace.eager.symbolic_numbers import quotients_of_kernels
 from precast.trace.storages import refuse_operators_on_storages
 
 _aten = torch.ops.aten
@@ -44,7 +45,7 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     mode.
     """
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
-    dispatch = partial(_dispatch, mode, mode.dispatch, CertainAnswers())
+    dispatch = partial(_dispatch, mode, mode.dispatch, CertainAnswers(), SparseTensors())
     mode.dispatch = checking_dispatch(dispatch, mode)  # type: ignore[method-assign]
     return mode
 
@@ -53,6 +54,7 @@ def _dispatch(
     mode: FakeTensorMode,
     original: Callable[..., Any],
     certain: CertainAnswers,
+    sparse: SparseTensors,
     func: Any,
     types: Any,
     args: Any = (),
@@ -61,6 +63,7 @@ def _dispatch(
     if (answer := certain.answer(func, args)) is not None:
         return answer
     refuse_operators_on_storages(func)
+    sparse.check(func, args)
     if (nothing := empty_answer(func, args, mode)) is not None:
         return nothing
     if func in _BY_DECOMPOSITION and _has_symbolic_sizes(args) and not _pads_by_data(func, args):
@@ -87,6 +90,7 @@ def _dispatch(
         # A subclass among the arguments takes precedence.
         return result
     certain.note(func, args, result)
+    sparse.note(func, result)
     return with_layout_of_eager(func, args, result, mode)
 
 
@@ -111,7 +115,7 @@ def dispatch_for(inputs: Sequence[Any]) -> AbstractContextManager[None]:
 
 @contextmanager
 def _kernels_for_symbolic_sizes() -> Iterator[None]:
-    with python_kernels(), whole_resampling():
+    with python_kernels(), whole_resampling(), quotients_of_kernels():
         yield
 
 

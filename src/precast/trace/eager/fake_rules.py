@@ -12,6 +12,11 @@ branch so in Python for each layer, even if the probability is 0, as it mostly i
 Before: ``if torch.rand([]) < layerdrop`` ends the capture, as a data-dependent branch.
 After:  it is decided for a ``layerdrop`` of 0 or 1.
 
+Elements of sparse tensors: how many there are is known when the program runs, and fake sparse tensors have none.
+
+Before: ``x.to_sparse().values()`` is traced with the size 0, and ``x.to_sparse()._nnz()`` is the number 0.
+After:  both end the capture, as data-dependent sizes.
+
 ``torch.linalg.lstsq``: torch has no fake rule for it. Sizes follow from those of the matrices, except for the residuals
 of some drivers, which exist only for full rank.
 """
@@ -114,6 +119,39 @@ class CertainAnswers:
             return None
         answer: bool | None = self._answers.get(args[0])
         return answer
+
+
+# What tells how many elements a sparse tensor has, and what makes one of its indices and values.
+_ELEMENTS = {
+    _aten.values.default, _aten._values.default, _aten.indices.default, _aten._indices.default,
+    _aten.col_indices.default, _aten.row_indices.default, _aten._nnz.default,
+}  # fmt: skip
+_OF_PARTS = {
+    _aten._sparse_coo_tensor_with_dims_and_tensors.default,
+    _aten._sparse_compressed_tensor_with_dims.default,
+    _aten.sparse_compressed_tensor.comp_plain_value_size,
+}
+
+
+class SparseTensors:
+    """Tracks fake sparse tensors that are made of their parts, whose number of elements is known."""
+
+    def __init__(self) -> None:
+        self._counted: Any = WeakIdKeyDictionary()
+
+    def note(self, func: Any, result: Any) -> None:
+        """Record an operator's result."""
+        if func in _OF_PARTS:
+            self._counted[result] = True
+
+    def check(self, func: Any, args: Sequence[Any]) -> None:
+        """Refuse to tell how many elements a tensor has for which that depends on data."""
+        if func in _ELEMENTS and args[0] not in self._counted:
+            raise DataDependentError(
+                f"The program uses the elements of a sparse tensor by {func.overloadpacket.__name__}().",
+                why="how many there are is known when the program runs, and a graph needs to know sizes before",
+                fix="Compute with the tensor as a whole, as in torch.sparse.mm, or make it dense first by to_dense().",
+            )
 
 
 _DEFAULT_DRIVER = "gelsy"

@@ -42,6 +42,7 @@ _ROW_BY_ROW = {
     _aten.masked_fill.Tensor, _aten.pow.Scalar, _aten.im2col.default,
 }  # fmt: skip
 _PAIRS_ROW_BY_ROW = {_aten.log_sigmoid_forward.default, _aten.rrelu_with_noise_functional.default}
+_FLASH = _aten._scaled_dot_product_flash_attention_for_cpu.default
 _SORTS = {_aten.sort.default, _aten.sort.stable}
 _VIEWS = {_aten.view.default, _aten._unsafe_view.default}
 
@@ -65,6 +66,8 @@ def with_layout_of_eager(func: Any, args: Sequence[Any], result: Any, mode: Fake
         return tuple(_laid_out(each, lambda _: args[0].stride(), mode) for each in result)
     if func is _aten.index.Tensor and _is_known(args[0]) and _is_known(result) and result.numel():
         return _laid_out(result, lambda _: _indexed_strides(args[0], args[1], result), mode)
+    if func is _FLASH and _is_known(args[0]) and _is_dense(args[0]):
+        return (_laid_out(result[0], lambda _: args[0].stride(), mode), *result[1:])
     if func is _aten.convolution.default and _runs_by_groups(args):
         return _laid_out(result, lambda _: _strides_by_groups(*args), mode)
     if func in _VIEWS and args[0].ndim and 1 in (sizes := list(map(size_hint, result.shape))) and 0 not in sizes:
@@ -105,13 +108,33 @@ def _runs_by_groups(arguments: Sequence[Any]) -> bool:
     source, weight, *_, groups = arguments
     if groups == 1 or not (_is_known(source) and _is_known(weight)) or 0 in source.shape:
         return False
-    return torch._C._select_conv_backend(*arguments, None).name.startswith("Slow")
+    name: str = _backend_of(arguments).name
+    return name.startswith("Slow")
+
+
+def _backend_of(arguments: Sequence[Any]) -> Any:
+    return torch._C._select_conv_backend(*arguments, None)
 
 
 def _strides_by_groups(source: torch.Tensor, weight: torch.Tensor, bias: Any, *others: Any) -> Strides:
-    *settings, groups = others
-    pairs = zip(source.chunk(groups, 1), weight.chunk(groups, 0), strict=True)
-    return torch.cat([_aten.convolution.default(*pair, None, *settings, 1) for pair in pairs], 1).stride()
+    stride, padding, dilation, is_transposed, output_padding, groups = others
+    if source.ndim == 3:
+        # A sequence is an image of one row.
+        strides = _strides_by_groups(
+            source.contiguous().unsqueeze(2), weight.unsqueeze(2), bias,
+            [1, *stride], [0, *padding], [1, *dilation], is_transposed, [0, *output_padding], groups,
+        )  # fmt: skip
+        return [*strides[:2], strides[3]]
+    chosen = torch._C._conv_determine_backend_memory_format(
+        source, weight, _backend_of((source, weight, bias, *others))
+    )
+    whole = [each.contiguous(memory_format=chosen) for each in (source, weight)]
+    parts = [
+        [part.contiguous(memory_format=suggest_memory_format(each)) for part in each.chunk(groups, dim)]
+        for each, dim in zip(whole, (1, 0), strict=True)
+    ]
+    made = [_aten.convolution.default(*pair, None, *others[:-1], 1) for pair in zip(*parts, strict=True)]
+    return torch.cat(made, 1).stride()
 
 
 def _has_two_parts(source: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> bool:

@@ -9,6 +9,9 @@ After:  ``x.select(0, places[0].item())``
 Before: ``max(t, 8)``, ``min([t, u])``, ``math.pow(t, 2)``, ``math.sqrt(t)``, which need concrete numbers
 After:  ``torch.sym_max(t, 8)``, ``torch.sym_min(t, u)``, ``float(t) ** 2``, ``torch.sym_sqrt(t)``; of tensors,
 ``maximum`` and ``clamp``
+
+Before: ``2.0 / (t - 2)`` in a gradient's formula, which is C++ code, is recorded as a division in Python, which raises
+After:  whether ``t`` is 2 is a guard, and the quotient then infinite, as in C++
 """
 
 import builtins
@@ -22,6 +25,8 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from precast.trace.raising_checks import check_message
 
@@ -48,6 +53,23 @@ def extremes_of_symbols() -> Iterator[None]:
         patch.object(math, "sqrt", _root),
     ):
         yield
+
+
+@contextmanager
+def quotients_of_kernels() -> Iterator[None]:
+    """While active, C++ code that divides a symbol by zero gets infinity, as it does for numbers."""
+    # Python's own division of symbols calls `float_truediv` and `int_truediv`.
+    with patch.object(SymNode, "truediv", _quotient):
+        yield
+
+
+def _quotient(numerator: SymNode, divisor: SymNode) -> SymNode:
+    quotient: SymNode
+    if guard_or_false(torch.SymFloat(divisor) == 0):
+        quotient = numerator.mul(numerator.wrap_float(math.inf))
+    else:
+        quotient = numerator.float_truediv(divisor)
+    return quotient
 
 
 def _extreme(plain: Callable[..., Any], of_two: Callable[[Any, Any], Any]) -> Callable[..., Any]:
