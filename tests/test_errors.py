@@ -2,8 +2,12 @@ import inspect
 
 import pytest
 
+import precast
+import precast.runtime
 from precast import errors
-from precast.errors import InputTypeError, OptionError, PrecastError
+from precast.errors import ArtifactError, InputTypeError, OptionError, PrecastError
+from precast.report.page import read_page
+from precast.training.timeline import read_timeline
 
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind is not PrecastError]
 
@@ -33,3 +37,27 @@ def test_every_kind_is_a_precast_error_and_a_standard_one(kind):
 def test_a_kind_is_caught_as_the_error_that_pytorch_users_expect(kind, standard):
     with pytest.raises(standard, match="cold"):
         raise kind("cold", why="off", fix="on")
+
+
+@pytest.mark.parametrize("read", [precast.load, precast.runtime.load])
+@pytest.mark.parametrize("content", [b"no archive", b"PK\x05\x06" + bytes(18)], ids=["no archive", "no manifest"])
+def test_errors_about_the_content_of_a_file_name_the_file(read, content, tmp_path):
+    path = tmp_path / "model.precast"
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError) as failure:
+        read(path)
+    assert failure.value.at == str(path)
+    assert f"\n  at:  {path}\n" in str(failure.value)
+
+
+@pytest.mark.parametrize("read", [precast.load, precast.runtime.load, precast.aot_load, read_page, read_timeline])
+def test_a_missing_file_is_told_as_such_by_all_that_read_files(read, tmp_path):
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        read(tmp_path / "nothing")
+
+
+def test_a_package_is_not_a_library(tmp_path):
+    path = tmp_path / "model.precast"
+    path.touch()
+    with pytest.raises(ArtifactError, match=r"precast\.runtime\.load"):
+        precast.aot_load(path)

@@ -6,8 +6,17 @@ class PrecastError(Exception):
 
     def __init__(self, what: str, *, why: str, fix: str, at: str | None = None):
         self.what, self.why, self.fix, self.at = what, why, fix, at
-        where = [f"  at:  {at}"] if at else []
-        super().__init__("\n".join([what, *where, f"  why: {why}", f"  fix: {fix}"]))
+        super().__init__(self._text())
+
+    def locate(self, at: str) -> None:
+        """Add the place, if the error does not name it yet."""
+        if self.at is None and at not in self.what:
+            self.at = at
+            self.args = (self._text(),)
+
+    def _text(self) -> str:
+        where = [f"  at:  {self.at}"] if self.at else []
+        return "\n".join([self.what, *where, f"  why: {self.why}", f"  fix: {self.fix}"])
 
 
 class InputTypeError(PrecastError, TypeError):

@@ -123,7 +123,9 @@ def _parse_verification(value: object) -> object:
     word = str(value).strip().lower()
     if word in get_args(Verification):
         return word
-    return "passes" if _parse_switch(value) else "off"
+    if word not in _ON + _OFF:
+        raise ValueError("final loop programs are verified, those of every pass, or none")
+    return "passes" if word in _ON else "off"
 
 
 def _parse_choice(value: object) -> bool | None:
@@ -168,7 +170,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 _SETTINGS = {
-    "verify": _Setting(("PRECAST_VERIFY",), _parse_verification, (*get_args(Verification), *_ON, *_OFF)),
+    "verify": _Setting(("PRECAST_VERIFY",), _parse_verification, get_args(Verification)),
     "cache_directory": _Setting(("PRECAST_CACHE_DIR",), _parse_directory, ("~/.cache/precast",)),
     "cache_bytes": _Setting(("PRECAST_CACHE_BYTES",), _parse_bytes, ("500M", "4G")),
     "random": _Setting(("PRECAST_RANDOM",), _parse_random, get_args(RandomSource)),

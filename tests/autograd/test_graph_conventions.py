@@ -17,6 +17,7 @@ from precast.autograd import (
     set_model_name,
 )
 from precast.compilers import nop
+from precast.errors import InputTypeError
 from precast.graph.compilation import get_aot_graph_name as graph_name
 from precast.graph.nodes import forward_node_of, module_path_of, source_line_of
 from precast.partition import default_partition
@@ -224,6 +225,11 @@ def test_written_inputs_with_a_callee_that_empties_its_list():
     x = torch.ones(3)
     aot_function(lambda x: x.add_(1), compiler)(x)
     assert torch.equal(x, torch.full((3,), 2.0))
+
+
+def test_a_compiler_that_returns_nothing_to_call():
+    with pytest.raises(InputTypeError, match="The compiler returned an object of type NoneType"):
+        aot_function(torch.sin, lambda graph_module, inputs: None)(torch.ones(3))
 
 
 def test_make_boxed():

@@ -38,6 +38,7 @@ def write_archive(path: Path, members: Mapping[str, Content], *, beside: Mapping
 
     Files `beside` it, by the suffix that their names add to its own, appear together with it.
     """
+    check_folder(path)
     with _reported_failures(path), ExitStack() as stack:
         moves: list[tuple[Path, Path]] = []
         for suffix, content in (beside or {}).items():
@@ -54,6 +55,7 @@ def write_archive(path: Path, members: Mapping[str, Content], *, beside: Mapping
 
 def write_file(path: Path, pieces: Sequence[bytes | memoryview]) -> None:
     """Write the pieces one after the other. The file appears complete or not at all."""
+    check_folder(path)
     with _reported_failures(path), partial_file(path) as (partial, file):
         file.writelines(pieces)
         _finish(file)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -167,13 +168,25 @@ def file_record(content: Content) -> FileRecord:
     return FileRecord(sum(memoryview(piece).nbytes for piece in pieces), digest.hexdigest())
 
 
+@contextmanager
+def naming_file(source: object) -> Iterator[None]:
+    """While active, errors about the content of a file that was given by path name this path."""
+    try:
+        yield
+    except ArtifactError as error:
+        if isinstance(source, str | os.PathLike):
+            error.locate(os.fsdecode(source))
+        raise
+
+
 def open_package(source: Path | bytes | memoryview, *, writable: bool = False, copy: bool = False) -> Package:
     """Map a file, or take its bytes, and check its structure and manifest.
 
     Memory that is `writable` is private to this process: the file does not change. With `copy`, the file is read once,
     here: later changes to it do not matter.
     """
-    return package_of(file_bytes(source, writable=writable, copy=copy))
+    with naming_file(source):
+        return package_of(file_bytes(source, writable=writable, copy=copy))
 
 
 def file_bytes(source: Path | bytes | memoryview, *, writable: bool = False, copy: bool = False) -> memoryview:

@@ -6,6 +6,7 @@ from typing import Any
 from torch import fx
 
 from precast.backend import CompiledFunction, CompilerFunction
+from precast.errors import InputTypeError
 
 BoxedCall = Callable[[list[Any]], Sequence[Any]]
 
@@ -35,6 +36,12 @@ def make_boxed_compiler(compiler: CompilerFunction) -> CompilerFunction:
 
 def as_boxed(compiled: CompiledFunction) -> BoxedCall:
     """The result of a compiler as a function of one list."""
+    if not callable(compiled):
+        raise InputTypeError(
+            f"The compiler returned an object of type {type(compiled).__name__}.",
+            why="a compiler takes a graph and example inputs, and returns a callable that takes the graph's inputs",
+            fix="Return such a callable; the graph module itself is one.",
+        )
     if getattr(compiled, "_boxed_call", False):
         return compiled
     if isinstance(compiled, fx.GraphModule) and not (compiled._forward_hooks or compiled._forward_pre_hooks):

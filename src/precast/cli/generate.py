@@ -82,7 +82,9 @@ def generate_command(
 
 def _prompts(texts: list[str], ids: str | None, tokenizer: Tokenizer) -> list[list[int]]:
     if bool(texts) == (ids is not None):
-        raise InputValueError("There is no prompt, or two.", why="text continues one", fix="Pass --prompt or --ids.")
+        raise InputValueError(
+            "Either --prompt or --ids is needed.", why="generated text continues a prompt", fix="Pass one of them."
+        )
     if ids is None:
         return [tokenizer.encode(text) for text in texts]
     try:

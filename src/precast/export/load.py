@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from precast.artifact.archive import check_member, is_torch_archive
-from precast.artifact.package import Package, file_bytes, package_of
+from precast.artifact.package import Package, file_bytes, naming_file, package_of
 from precast.artifact.schema import ANYTHING, MapOf, Text, check_shape, damaged, parse_json
 from precast.artifact.weights import Weight, read_weights
 from precast.errors import ArtifactError, PrecastError
@@ -43,13 +43,14 @@ def load(
     file. Do not truncate or overwrite the file while the program is in use, or pass ``copy=True`` to read it once.
     """
     is_path = isinstance(f, (str, os.PathLike))
-    data = file_bytes(Path(f), writable=True, copy=copy) if is_path else _bytes(f)  # type: ignore[arg-type]
-    if is_torch_archive(data):
-        texts, exported = as_sound(lambda: _read_torchs(data, expected_opset_version or {}))
-    else:
-        package = package_of(data)
-        texts = _extra_files(package)
-        exported = program_in(package, expected_opset_version=expected_opset_version, check_weights=check_weights)
+    with naming_file(f):
+        data = file_bytes(Path(f), writable=True, copy=copy) if is_path else _bytes(f)  # type: ignore[arg-type]
+        if is_torch_archive(data):
+            texts, exported = as_sound(lambda: _read_torchs(data, expected_opset_version or {}))
+        else:
+            package = package_of(data)
+            texts = _extra_files(package)
+            exported = program_in(package, expected_opset_version=expected_opset_version, check_weights=check_weights)
     if extra_files is not None:
         _fill(extra_files, texts)
     return exported

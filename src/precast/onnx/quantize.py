@@ -36,7 +36,7 @@ def quantized_model(model: ir.Model, scheme: Scheme) -> ir.Model:
     """A copy of the model whose large weights of products are integers."""
     if scheme not in _SCHEMES:
         raise OptionError(
-            f"The scheme is {scheme!r}.", why="weights are quantized by one of a few", fix=f"Pass one of {_SCHEMES}."
+            f"There is no scheme {scheme!r}.", why="weights have 8 or 4 bits", fix=f"Pass one of {_SCHEMES}."
         )
     copy = model.clone()
     # Functions get their weights as operands.

@@ -115,7 +115,7 @@ def _check_options(
 ) -> None:
     if scheme not in _BITS:
         raise OptionError(
-            f"The scheme is {scheme!r}.", why="weights are quantized by one of a few", fix=f"Pass one of {[*_BITS]}."
+            f"There is no scheme {scheme!r}.", why="weights have 8 or 4 bits", fix=f"Pass one of {[*_BITS]}."
         )
     if group_size is not None and (group_size < 32 or group_size % 32):
         raise OptionError(

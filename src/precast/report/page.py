@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from precast.artifact.archive import write_file
-from precast.errors import InputValueError
+from precast.errors import InputValueError, MissingFileError
 from precast.report.contents import VERSION, Report
 
 _ASSETS = files("precast.report") / "assets"
@@ -70,6 +70,8 @@ def page_text(report: Report, *, previous: dict[str, Any] | None = None) -> str:
 
 def read_page(path: str | Path) -> dict[str, Any]:
     """The data of an existing page."""
+    if not Path(path).exists():
+        raise MissingFileError(f"{path} does not exist", why="there is no such file", fix="check the path")
     text = Path(path).read_text(encoding="utf-8", errors="replace")
     found = next((match for match in _DATA.finditer(text) if match["id"] == "report"), None)
     if found is None:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from precast.artifact.manifest import Manifest, parse_manifest
-from precast.artifact.package import Package, open_package
+from precast.artifact.package import Package, naming_file, open_package
 from precast.artifact.schema import damaged
 from precast.artifact.signatures import MAX_SIGNATURE, SUFFIX, check_signature
-from precast.errors import ArtifactError, InputTypeError, InputValueError, ToolMissingError
+from precast.errors import ArtifactError, InputTypeError, InputValueError, MissingFileError, ToolMissingError
 from precast.runtime.entry import Entry, flat_entries
 from precast.runtime.libraries import KNOWN, preload
 from precast.runtime.model import Model, ModelEntry, Runnable
@@ -59,22 +59,23 @@ def load(
     _check_threads(threads)
     ordinal = _ordinal(device)
     checks_weights = require_signature is not None if check_weights is None else check_weights
-    package = _opened(source, writable=not allow_native, copy=checks_weights if copy is None else copy)
-    if not package.manifest.entries:
-        raise ArtifactError(
-            "the file has nothing to call",
-            why="it holds no entries; a program that was saved is not compiled",
-            fix="package it: precast.package(precast.load(path), path='model.precast')",
-        )
-    if require_signature is not None:
-        check_signature(package.manifest_bytes, _signature(source, signature), require_signature)
-    if checks_weights:
-        package.verify()
-    if not allow_native:
-        return _interpreted(package)
-    if device is None and _is_for_gpus_alone(package, target):
-        ordinal = 0
-    return _native(package, threads or 0, target) if ordinal is None else _on_gpu(package, ordinal, target)
+    with naming_file(source):
+        package = _opened(source, writable=not allow_native, copy=checks_weights if copy is None else copy)
+        if not package.manifest.entries:
+            raise ArtifactError(
+                "the file has nothing to call",
+                why="it holds no entries; a program that was saved is not compiled",
+                fix="package it: precast.package(precast.load(path), path='model.precast')",
+            )
+        if require_signature is not None:
+            check_signature(package.manifest_bytes, _signature(source, signature), require_signature)
+        if checks_weights:
+            package.verify()
+        if not allow_native:
+            return _interpreted(package)
+        if device is None and _is_for_gpus_alone(package, target):
+            ordinal = 0
+        return _native(package, threads or 0, target) if ordinal is None else _on_gpu(package, ordinal, target)
 
 
 def _native(package: Package, threads: int, wanted: str | None) -> Model:
@@ -240,7 +241,13 @@ def _check_device(device: Any) -> None:
 
 def _loaded(path: Path) -> NativeLibrary:
     if not path.is_file():
-        raise ArtifactError(f"{path} cannot be read", why="there is no such file", fix="check the path")
+        raise MissingFileError(f"{path} cannot be read", why="there is no such file", fix="check the path")
+    if path.suffix == ".precast":
+        raise ArtifactError(
+            f"{path} is not a shared library",
+            why="packages have this suffix, and contain more than a library",
+            fix="open it with precast.runtime.load",
+        )
     try:
         try:
             return load_library(path.resolve())

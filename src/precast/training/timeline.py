@@ -23,7 +23,7 @@ from torch.autograd.profiler_util import FunctionEvent
 
 from precast.artifact.archive import write_file
 from precast.artifact.schema import Count, ListOf, Real, Shape, Text, check_shape
-from precast.errors import ArtifactError
+from precast.errors import ArtifactError, MissingFileError
 from precast.graph.nodes import value_of
 
 _START, _WAIT = "_c10d_functional::", "_c10d_functional::wait_tensor"
@@ -122,6 +122,8 @@ class Timeline:
 
 def read_timeline(path: Path) -> Timeline:
     """Read a file that ``Timeline.save`` wrote."""
+    if not path.exists():
+        raise MissingFileError(f"{path} does not exist.", why="there is no such file", fix="Check the path.")
     try:
         content = json.loads(path.read_bytes())[_KEY]
     except (OSError, ValueError, KeyError, TypeError) as problem:

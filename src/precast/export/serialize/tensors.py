@@ -37,7 +37,7 @@ def store_tensors(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> StoredTen
     table: dict[str, Json] = {}
     for member, tensors in groups.items():
         for name, tensor in tensors.items():
-            _check(name, tensor)
+            _check(f"{member}.{name}", tensor)
             if tensor.device.type == "meta":
                 table[f"{member}/{name}"] = _record(tensor, tensor, NO_STORAGE, 0)
                 continue

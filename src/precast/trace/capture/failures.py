@@ -6,6 +6,7 @@ the graph would have a fake tensor as a constant. Transforms of ``torch.func`` a
 operators. Traced after autograd, all of that is plain operators.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,6 +30,8 @@ _ON_DATA = (DataDependentOutputException, GuardOnDataDependentSymNode)
 _READS_MEMORY = ("data is not allocated yet", ".numpy() is not supported for tensor subclasses")
 # Messages of torch when an operator without support for symbolic sizes gets a data-dependent size.
 _READS_SIZES = ("SymIntArrayRef expected to contain only concrete integers",)
+# What torch adds to such messages for its own developers.
+_NOISE = re.compile(r" \(unhinted: .*")
 _ON_OPERATOR = (UnsupportedOperatorException, UnsupportedFakeTensorException, DynamicOutputShapeException)
 
 
@@ -62,7 +65,7 @@ def _data_dependent(error: BaseException) -> DataDependentError:
     return DataDependentError(
         "The program uses the value of a tensor in Python, which is only known at run time.",
         at=users_line(error.__traceback__),
-        why=_first_line(error),
+        why=f"a branch, or a number that Python needs, depends on it ({_NOISE.sub('', _first_line(error))})",
         fix="Use torch.where or torch.cond instead of a branch, state what must hold with torch._check, or compute the "
         "value outside and pass it in. For code that is not yours: precast.compile without fullgraph=True runs that "
         "module in Python and compiles the others; precast.export(branch_on_data=True) turns an if into a torch.cond, "
