@@ -10,7 +10,7 @@ from precast.backend import get_backend, list_backends
 from precast.cli.examples import examples
 from precast.cli.shared_options import AsJson
 from precast.cli.tables import print_table
-from precast.errors import PrecastError
+from precast.errors import ExtraMissingError, PrecastError
 from precast.lazy_names import naming_extras
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -38,6 +38,8 @@ def _describe(name: str) -> str:
     try:
         with naming_extras("it"):
             return get_backend(name).description
+    except ExtraMissingError as error:
+        return f"{error.what.removesuffix('.')}: {error.fix}"
     except PrecastError as error:
         return error.what
     except ImportError as error:
