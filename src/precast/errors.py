@@ -6,17 +6,8 @@ class PrecastError(Exception):
 
     def __init__(self, what: str, *, why: str, fix: str, at: str | None = None):
         self.what, self.why, self.fix, self.at = what, why, fix, at
-        super().__init__(self._text())
-
-    def locate(self, at: str) -> None:
-        """Add the place, if the error does not name it yet."""
-        if self.at is None and at not in self.what:
-            self.at = at
-            self.args = (self._text(),)
-
-    def _text(self) -> str:
-        where = [f"  at:  {self.at}"] if self.at else []
-        return "\n".join([self.what, *where, f"  why: {self.why}", f"  fix: {self.fix}"])
+        where = [f"  at:  {at}"] if at else []
+        super().__init__("\n".join([what, *where, f"  why: {why}", f"  fix: {fix}"]))
 
 
 class InputTypeError(PrecastError, TypeError):

@@ -174,9 +174,10 @@ def naming_file(source: object) -> Iterator[None]:
     try:
         yield
     except ArtifactError as error:
-        if isinstance(source, str | os.PathLike):
-            error.locate(os.fsdecode(source))
-        raise
+        path = os.fsdecode(source) if isinstance(source, str | os.PathLike) else ""
+        if error.at is not None or path in error.what:
+            raise
+        raise type(error)(error.what, why=error.why, fix=error.fix, at=path) from error.__cause__
 
 
 def open_package(source: Path | bytes | memoryview, *, writable: bool = False, copy: bool = False) -> Package:
