@@ -190,7 +190,12 @@ def _difference(left: tuple[Any, ...], right: tuple[Any, ...]) -> str:
     names = ("sizes", "dtype", "requires_grad", "strides", "device", "type")
     if len(left) != len(names) or len(right) != len(names):
         return f"value {_value_in_words(left)}, then {_value_in_words(right)}"
-    return ", ".join(f"{name} {a} then {b}" for name, a, b in zip(names, left, right, strict=True) if a != b)
+    pairs = [(name, *map(_plain, values)) for name, *values in zip(names, left, right, strict=True)]
+    return ", ".join(f"{name} {a}, then {b}" for name, a, b in pairs if a != b)
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, torch.Size) else value
 
 
 Ambient = Callable[[], AbstractContextManager[None]]
