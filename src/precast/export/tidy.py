@@ -31,6 +31,7 @@ from precast.export.preserved_ops import is_composite
 from precast.export.regions import fold_regions
 from precast.export.sizes import collected_sizes
 from precast.export.unlift import NORMALIZING_AND_UPDATING
+from precast.graph.code_at_the_end import code_at_the_end
 from precast.graph.nodes import placeholders_of, set_value, source_line_of, tensor_of, value_of
 from precast.graph.program import Program
 from precast.graph.signature import ConstantArgument, InputKind, OutputSpec
@@ -129,6 +130,7 @@ def _names_outside(module: fx.GraphModule, attribute: fx.Node, names: dict[fx.No
 _LEFTOVERS = (_aten._assert_tensor_metadata.default,)
 
 
+@code_at_the_end
 def tidied(program: Program, *, requiring_grad: Collection[str] = (), is_as_written: bool = False) -> Program:
     """The same program, tidied; the argument is not changed. ``requiring_grad`` are the inputs that require grad.
 

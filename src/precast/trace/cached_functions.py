@@ -49,17 +49,21 @@ def _is_library(name: str | None) -> bool:
 def _held_by_users_modules() -> Iterator[Any]:
     modules = [each for name, each in list(sys.modules.items()) if not _is_library(name)]
     for module in modules:
-        held = list(vars(module).values()) if isinstance(module, ModuleType) else ()
+        held = list(vars(module).values()) if isinstance(module, ModuleType) else []
         yield from _cached(held)
         for kind in [value for value in held if isinstance(value, type)]:
             yield from _cached(list(vars(kind).values()))
 
 
-def _cached(values: Iterable[Any]) -> Iterator[Any]:
+def _cached(values: list[Any]) -> Iterator[Any]:
     """The cached functions among many values. Written for speed: there may be hundreds of thousands."""
+    if _WRAPPERS.isdisjoint(map(type, values)):
+        return
     for value in values:
-        kind = type(value)
-        if kind is functools._lru_cache_wrapper:
+        if isinstance(value, staticmethod | classmethod):
+            value = value.__func__
+        if isinstance(value, functools._lru_cache_wrapper):
             yield value
-        elif kind is staticmethod or kind is classmethod:
-            yield value.__func__
+
+
+_WRAPPERS = {functools._lru_cache_wrapper, staticmethod, classmethod}

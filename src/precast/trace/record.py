@@ -42,8 +42,8 @@ def trace(
     Must run inside a ``tracing_session``. Tensors that are not inputs become ``get_attr`` nodes.
     """
 
-    def flat(*values: Any) -> list[Any]:
-        return list(function(*values))
+    def flat(*values: Any) -> tuple[Any, ...]:
+        return tuple(function(*values))
 
     rules = with_gradients_of_eager(whole_where_empty(decompositions or {}))
     with mode, dispatch_for(inputs), recorded_provenance(dict(module_names or {})):
@@ -60,10 +60,7 @@ def trace(
         _refuse_lost_values(module)
     _note_plain_inputs(module.graph, inputs)
     _note_missing_results(module)
-    output = module.graph.output_node()
-    output.args = (tuple(output.args[0]),)  # type: ignore[arg-type]
     link_nodes(module.graph)
-    module.recompile()
     return module
 
 

@@ -31,7 +31,7 @@ def lift_constants_of_branches(module: fx.GraphModule, fakes: FakeInputs) -> Non
         further = node.args[form.further]
         assert isinstance(further, list | tuple), "operands come in a sequence"
         node.update_arg(form.further, (*further, *read))
-    module.recompile()
+        module.recompile()
 
 
 def _subgraph(module: fx.GraphModule, node: object) -> fx.GraphModule:

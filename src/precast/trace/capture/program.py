@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, is_fake
 from torch.utils import _pytree as pytree
 
 from precast.errors import CaptureError
+from precast.graph.code_at_the_end import code_at_the_end
 from precast.graph.nodes import set_value, source_line_of
 from precast.graph.opened_objects import opened
 from precast.graph.program import Program
@@ -188,6 +189,7 @@ def _traced(
     return call, module
 
 
+@code_at_the_end
 def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
     """Name the inputs, lift constants, drop dead code, and write the signature for a freshly traced graph."""
     out_tree = call.flat.out_tree
