@@ -185,3 +185,13 @@ def test_generators_that_a_program_makes_are_refused():
 
     with pytest.raises(ExportError, match=r"makes a .*Generator.* and uses it"):
         export(Noise(), (torch.ones(3),))
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.t_, lambda x: x.unsqueeze_(0), lambda x: x.resize_(2, 2)])
+def test_writes_that_change_sizes_are_refused(change):
+    def forward(x):
+        change(x)
+        return x + 1
+
+    with pytest.raises(StateMutationError, match="changes the sizes of args_0 in place"):
+        export(Function(forward), (torch.ones(4, 3),))

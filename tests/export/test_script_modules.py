@@ -113,3 +113,22 @@ def test_it_writes_into_its_buffers_when_the_program_runs(make):
 def test_what_torchscript_does_by_itself_is_refused(make, words):
     with pytest.raises(CaptureError, match=words):
         export(Around(torch.jit.script(make())), (X,))
+
+
+class Bare(nn.Module):
+    """Calls what a scripted module is in C++, which is no ``torch.nn.Module``."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.jit.script(nn.Linear(3, 2))._c
+
+    def forward(self, x):
+        return self.inner.forward(x * 2)
+
+
+def test_a_scripted_module_without_its_python_is_recorded_with_its_weights_as_constants():
+    model = Bare()
+    program = export(model, (X,), dynamic_shapes={"x": {0: Dim("batch", min=2)}})
+    assert len(program.constants) == 2
+    for x in (X, torch.randn(7, 3)):
+        torch.testing.assert_close(round_trip(program).module()(x), model(x))

@@ -24,13 +24,14 @@ from operator import attrgetter
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
 
-from precast.errors import ExportError
+from precast.errors import ExportError, StateMutationError
 from precast.export.preserved_ops import is_composite
 from precast.export.regions import fold_regions
 from precast.export.sizes import collected_sizes
-from precast.export.unlift import NORMALIZING_AND_UPDATING
+from precast.export.unlift import MUTATIONS, NORMALIZING_AND_UPDATING
 from precast.graph.code_at_the_end import code_at_the_end
 from precast.graph.nodes import placeholders_of, set_value, source_line_of, tensor_of, value_of
 from precast.graph.program import Program
@@ -151,7 +152,28 @@ def tidied(program: Program, *, requiring_grad: Collection[str] = (), is_as_writ
     program = program.replace(module=with_counted_names(fold_regions(program.module)))
     _note_required_gradients(program, requiring_grad)
     program = program.replace(sizes=collected_sizes(program))
-    return program.replace(signature=program.signature.replace(outputs=named_outputs(program)))
+    program = program.replace(signature=program.signature.replace(outputs=named_outputs(program)))
+    _check_sizes_are_kept(program)
+    return program
+
+
+def _check_sizes_are_kept(program: Program) -> None:
+    """Refuse programs that change the sizes of inputs or state, into which the results are copied."""
+    targets = [spec.arg.name if spec.target is None else spec.target for spec in program.signature.inputs]
+    inputs = dict(zip(targets, program.placeholders, strict=True))
+    for spec, result in zip(program.signature.outputs, program.results, strict=True):
+        if spec.kind not in MUTATIONS or not isinstance(result, fx.Node):
+            continue
+        before, after = (tensor_of(node) for node in (inputs[str(spec.target)], result))
+        pairs = zip(before.shape, after.shape, strict=False)
+        if before.ndim != after.ndim or not all(statically_known_true(left == right) for left, right in pairs):
+            raise StateMutationError(
+                f"The program changes the sizes of {spec.target} in place, from {TensorSpec.of(before)} to "
+                f"{TensorSpec.of(after)}.",
+                at=str(source_line_of(result) or "") or None,
+                why="what a program writes is copied into tensors that keep their sizes",
+                fix="Work on a view of the tensor (x.t() for x.t_()), and return it if it is needed.",
+            )
 
 
 def without_unused_constants(program: Program) -> Program:

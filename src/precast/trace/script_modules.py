@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import torch
 from torch._guards import active_fake_mode
+from torch.jit._recursive import wrap_cpp_module
 
 from precast.errors import CaptureError, PrecastError
 from precast.trace.provenance import innermost_users_line
@@ -70,7 +71,18 @@ def script_modules_over(substitute: Callable[[Any], Any]) -> Iterator[None]:
                 fix="Use the module that it was made from, or leave the sizes that it reads static.",
             ) from error
 
-    with patch.object(torch.jit.ScriptModule, "_call_impl", call):
+    bare = torch._C.ScriptMethod.__call__
+
+    def call_bare(method: Any, *args: Any, **kwargs: Any) -> Any:
+        """A method of ``module._c``, which is no ``torch.nn.Module``, as a method of one."""
+        if torch._C._is_torch_function_enabled() and method.name == "forward":
+            return call(wrap_cpp_module(method.owner), *args, **kwargs)
+        return bare(method, *args, **kwargs)
+
+    with (
+        patch.object(torch.jit.ScriptModule, "_call_impl", call),
+        patch.object(torch._C.ScriptMethod, "__call__", call_bare),
+    ):
         yield
 
 
