@@ -4,6 +4,7 @@ import copy
 from dataclasses import dataclass
 from importlib import import_module
 
+import numpy
 import pytest
 import torch
 
@@ -54,6 +55,23 @@ def add_a_group(model, optimizer):
     optimizer.add_param_group({"params": [model.last.bias], "lr": 0.1})
 
 
+def move_a_parameter_to_the_next_group(model, optimizer):
+    first, second = optimizer.param_groups
+    second["params"].insert(0, first["params"].pop())
+
+
+def load_another_learning_rate(model, optimizer):
+    state = copy.deepcopy(optimizer.state_dict())
+    for group in state["param_groups"]:
+        group["lr"] = group["lr"] * 3
+    optimizer.load_state_dict(state)
+
+
+def set_numbers_of_numpy(model, optimizer):
+    for group in optimizer.param_groups:
+        group.update(lr=numpy.float32(0.3), weight_decay=numpy.float32(0.5))
+
+
 def train_in_float64(model, optimizer):
     model.double()
     optimizer.state.clear()
@@ -83,6 +101,33 @@ def test_changes_between_steps_are_seen(change):
                 change(model, optimizer)
         expected = eager_step(eager, sum_of_squares, optimizers[1], batch)
         torch.testing.assert_close(step(batch), expected, rtol=2e-5, atol=1e-6)
+    for one, other in zip(own.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "lr"),
+    [
+        (move_a_parameter_to_the_next_group, 0.01), (set_numbers_of_numpy, 0.01),
+        (set_numbers_of_numpy, numpy.int64(0)),
+        (load_another_learning_rate, 0.01), (load_another_learning_rate, torch.tensor(0.01)),
+    ],
+    ids=["move", "numpy", "numpy-integer", "load", "load-tensor"],
+)  # fmt: skip
+def test_changes_of_groups_are_seen(change, lr):
+    own, eager = Network(), Network()
+    optimizers = [
+        torch.optim.Adam([{"params": list(each.parameters())[:2]}, {"params": list(each.parameters())[2:],
+                          "weight_decay": 0.1}], lr=copy.deepcopy(lr), foreach=False)
+        for each in (own, eager)
+    ]  # fmt: skip
+    data = batches(4)
+    step = precast.train_step(own, loss_of, optimizers[0], data[0], backend="nop")
+    for number, batch in enumerate(data):
+        if number == 2:
+            for optimizer, model in zip(optimizers, (own, eager), strict=True):
+                change(model, optimizer)
+        torch.testing.assert_close(step(batch), eager_step(eager, loss_of, optimizers[1], batch), rtol=2e-5, atol=1e-6)
     for one, other in zip(own.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 

@@ -44,6 +44,19 @@ def refuse_autocast() -> None:
         )
 
 
+def refuse_connected(leaves: Iterable[object], parameters: Iterable[torch.Tensor]) -> None:
+    """Refuse a batch through which gradients would flow to what computed it."""
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+            if leaf.grad_fn is None and not any(leaf is parameter for parameter in parameters):
+                continue
+            raise InputValueError(
+                "A tensor of the batch was computed from parameters, or is one.",
+                why="a step's gradients end at its batch, but in eager mode they would flow on to these parameters",
+                fix="Pass tensor.detach(), or compute it inside the loss function.",
+            )
+
+
 def check_arguments(
     model: object, grad_clip: object, accumulate: object, entries: Sequence[str], known: Iterable[str]
 ) -> None:

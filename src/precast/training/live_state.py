@@ -18,6 +18,10 @@ _KIND = attrgetter("dtype", "shape", "device")
 """The properties of a tensor that code is specialized for."""
 
 
+_Home = tuple[str, tuple[Any, Any] | None, tuple[int, str] | None, tuple[Any, str] | None]
+"""A tensor's name, and its place in the model, in the optimizer's settings, and in its state."""
+
+
 class ModelStructure:
     """The current modules of a model, their modes, and which of its tensors are the optimizer's parameters."""
 
@@ -77,15 +81,15 @@ class LiveState:
             if isinstance(value, torch.Tensor)
         }
         in_groups = {
-            id(value): (group, name)
-            for group in (*optimizer.param_groups, vars(optimizer))
+            id(value): (number, name)
+            for number, group in enumerate(_settings(optimizer))
             for name, value in group.items()
             if isinstance(value, torch.Tensor)
         }
         tensors = [captured[name] for name in names]
         self._fixed = dict(zip(names, tensors, strict=True))
-        self._homes: list[tuple[str, tuple[Any, Any] | None, tuple[Any, str] | None]] = [
-            (name, in_model.get(id(tensor)) or in_groups.get(id(tensor)), in_optimizer.get(id(tensor)))
+        self._homes: list[_Home] = [
+            (name, in_model.get(id(tensor)), in_groups.get(id(tensor)), in_optimizer.get(id(tensor)))
             for name, tensor in zip(names, tensors, strict=True)
         ]
         self._elsewhere = {
@@ -101,7 +105,8 @@ class LiveState:
             if (value := float(number.read(self._optimizer))) != self._known.get(number):
                 tensor.fill_(value)
                 self._known[number] = value
-        if not all(map(is_, map(self._optimizer.state.get, self._parameters), self._states)):
+        current = [*map(self._optimizer.state.get, self._parameters), *self._optimizer.param_groups]
+        if len(current) != len(self._holders) or not all(map(is_, current, self._holders)):
             self._readings = self._placed()
         tensors = self._readings.read()
         try:
@@ -117,13 +122,25 @@ class LiveState:
 
     def _placed(self) -> Readings:
         self._known = dict[Number, float]()
-        self._states = [self._optimizer.state.get(parameter) for parameter in self._parameters]
+        states = map(self._optimizer.state.get, self._parameters)
+        # Loading a state replaces both.
+        self._holders = [*states, *self._optimizer.param_groups]
         return Readings([self._place(*home) for home in self._homes])
 
-    def _place(self, name: str, home: tuple[Any, Any] | None, state: tuple[Any, str] | None) -> Place:
+    def _place(
+        self, name: str, home: tuple[Any, Any] | None, setting: tuple[int, str] | None, state: tuple[Any, str] | None
+    ) -> Place:
         if home is not None:
             return Place(name, *home)
+        if setting is not None:
+            number, key = setting
+            return Place(name, _settings(self._optimizer)[number], key)
         if state is not None:
             parameter, key = state
             return Place(name, self._optimizer.state.get(parameter) or {}, key)
         return self._elsewhere.get(name) or Place(name, self._fixed, name)
+
+
+def _settings(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The attributes of the optimizer, and its groups."""
+    return [vars(optimizer), *optimizer.param_groups]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -123,7 +124,7 @@ def _of_groups(optimizer: Optimizer, moving: frozenset[tuple[int, str]], counted
             counts = (position, name) in counted.groups
             if name != "lr" and (position, name) not in moving and not counts:
                 continue
-            if isinstance(value, float | int):
+            if isinstance(value, Real):
                 yield GroupNumber(position, name, counts=counts)
             elif isinstance(value, tuple | list):
                 for item in range(len(value)):

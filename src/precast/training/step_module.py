@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from precast.errors import InputTypeError, InputValueError
 from precast.training.dense_embeddings import dense_embeddings
+from precast.training.loss_boundary import only_a_loss
 from precast.training.numbers import NOTHING_COUNTED, Counted, GroupNumber, Number, optimizers_numbers, state_numbers
 from precast.training.placement import ONE_PROCESS, Gradients, Placement
 from precast.training.rebound_state import rebound_in_place
@@ -127,11 +128,15 @@ class StepModule(torch.nn.Module):
                     placement.saving(trained, whole),
                     _exchanged(self.model, placement.replaced(whole)),
                     dense_embeddings(),
+                    only_a_loss(self._plan.optimizer),
                 ):
                     loss, auxiliary = _loss_of(loss_fn(self.model, part))
                 scaled = loss if count == 1 else loss / count
                 found = torch.autograd.grad(scaled, whole, self._tangent(loss), allow_unused=True)
-            total = [_sum(one, other) for one, other in zip(total, found, strict=True)]
+            # A loss function may have called backward() itself.
+            left = _taken_gradients(whole)
+            for gradients in (found, left):
+                total = [_sum(one, other) for one, other in zip(total, gradients, strict=True)]
             results.append(pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (loss, *auxiliary)))
         return (results[0] if count == 1 else _joined(results)), total
 
@@ -269,6 +274,14 @@ def _parts(leaf: Any, count: int) -> Sequence[Any]:
             fix=f"Pass tensors whose first dimension is a multiple of {count}, or choose another accumulate.",
         )
     return [leaf.narrow(0, number * (rows // count), rows // count) for number in range(count)]
+
+
+def _taken_gradients(parameters: Sequence[torch.Tensor]) -> Gradients:
+    """The parameters' gradients, which are cleared."""
+    found = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    return found
 
 
 def _sum(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from precast.trace.state.reads import Reads
 from precast.trace.state.stored import Stored
 from precast.training.capture import capture_evaluation, capture_step, evaluating, gradients_set_aside, run_on_fakes
 from precast.training.checkpoints import Rank, read_checkpoint, write_checkpoint
-from precast.training.checks import check_arguments, check_budget, refuse_autocast, refuse_impure
+from precast.training.checks import check_arguments, check_budget, refuse_autocast, refuse_connected, refuse_impure
 from precast.training.compiled_step import CompiledStep
 from precast.training.initial_state import add_initial_state, check_optimizer, counted_by
 from precast.training.live_state import LiveState, ModelStructure
@@ -300,10 +301,11 @@ class TrainStep:
 
     def _first_step(self, batch: Any) -> Any:
         """A step in eager."""
-        if not self._settings.skip_nonfinite:
-            return self._module()(batch)
-        model, optimizer = deepcopy(self.model.state_dict()), deepcopy(self.optimizer.state_dict())
-        result, is_finite = self._module()(batch)
+        with gradients_set_aside(parameters_of(self.optimizer)):
+            if not self._settings.skip_nonfinite:
+                return self._module()(batch)
+            model, optimizer = deepcopy(self.model.state_dict()), deepcopy(self.optimizer.state_dict())
+            result, is_finite = self._module()(batch)
         if not is_finite:
             self.model.load_state_dict(model)
             self.optimizer.load_state_dict(optimizer)
@@ -422,6 +424,7 @@ class TrainStep:
         """The key of the program that a call needs."""
         trained = tuple([parameter.requires_grad for parameter in parameters_of(self.optimizer)])
         leaves, tree = flatten_opened(batch)
+        refuse_connected(leaves, parameters_of(self.optimizer))
         kinds = None if self._dynamic_shapes is not None else (tree, tuple(map(_kind, leaves)))
         attributes = attributes_key(self.optimizer, self._settings.counted)
         return self._group_key(), attributes, self._structure.key(), trained, kinds
@@ -445,7 +448,8 @@ class TrainStep:
             self._settings = replace(self._settings, moving=frozenset(moving))
             self._variants.clear()
         self._settled = known
-        return tuple(
+        sizes = tuple([len(group["params"]) for group in optimizer.param_groups])
+        return sizes, tuple(
             _constant_part(name, value, is_moving=(number, name) in moving)
             for number, group in enumerate(known)
             for name, value in group.items()
@@ -461,7 +465,7 @@ def _plain(value: Any) -> Any:
 
 def _constant_part(name: str, value: Any, *, is_moving: bool) -> Any:
     """The part of a setting that is a constant of a program: for numbers that change, whether they are zero."""
-    if name == "lr" or isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) or (name == "lr" and isinstance(value, Real)):
         return name, type(value)
     if is_moving:
         return name, tuple([each != 0 for each in pytree.tree_leaves(value)])
@@ -469,9 +473,12 @@ def _constant_part(name: str, value: Any, *, is_moving: bool) -> Any:
 
 
 def _has_moved(before: Any, now: Any) -> bool:
-    """Whether a setting is a number, or several, and has changed."""
-    numbers = (float, tuple, list)
-    return isinstance(before, numbers) and isinstance(now, numbers) and before != now
+    """Whether a setting is a number with a fraction, or several numbers, and has changed."""
+    return _may_move(before) and _may_move(now) and before != now
+
+
+def _may_move(value: Any) -> bool:
+    return isinstance(value, tuple | list | Real) and not isinstance(value, Integral)
 
 
 def _kind(leaf: Any) -> Any:
