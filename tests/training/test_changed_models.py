@@ -132,6 +132,37 @@ def test_changes_of_groups_are_seen(change, lr):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
+def exchange_an_activation(teacher):
+    teacher[1] = torch.nn.ReLU()
+
+
+def append_a_layer(teacher):
+    teacher.append(torch.nn.ReLU())
+
+
+def train_the_teacher(teacher):
+    teacher.train()
+
+
+def double_its_weights(teacher):
+    teacher.load_state_dict({name: 2 * tensor for name, tensor in teacher.state_dict().items()})
+
+
+@pytest.mark.parametrize("change", [exchange_an_activation, append_a_layer, train_the_teacher, double_its_weights])
+def test_changes_of_modules_that_only_the_loss_function_uses_are_seen(change):
+    teacher = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Tanh(), torch.nn.Dropout(0.5)).eval()
+    teacher.requires_grad_(False)
+    model, (batch,) = Network(), batches(1)
+    loss_fn = lambda model, x: (model(x) - teacher(x)).square().mean()  # noqa: E731
+    step = precast.train_step(model, loss_fn, torch.optim.SGD(model.parameters(), lr=0.0), batch, backend="nop")
+    step(batch)
+    change(teacher)
+    torch.manual_seed(1)
+    found = step(batch)
+    torch.manual_seed(1)
+    torch.testing.assert_close(found, loss_fn(model, batch).detach())
+
+
 @dataclass
 class Batch:
     x: torch.Tensor

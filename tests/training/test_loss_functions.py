@@ -67,3 +67,26 @@ def test_batches_through_which_gradients_would_flow_on_are_refused():
     for connected in (encoder(batch), model.first.weight):
         with pytest.raises(InputValueError, match="computed from parameters, or is one"):
             step(connected)
+
+
+def test_memory_that_is_updated_and_shared_is_refused():
+    """Each by the check of its own: when it is captured, and when something comes to overlap later."""
+    model, (batch,) = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)), batches(1, rows=4)
+    loss_fn = lambda model, x: model(x).square().mean()  # noqa: E731
+    step = precast.train_step(model, loss_fn, adam(model), batch, backend="nop")
+    with pytest.raises(InputValueError, match=r"share memory.*model.0.weight, tensor 0 of the batch"):
+        step(model[0].weight.detach())
+    step(batch)
+    model[1].weight.data = model[0].weight.data
+    with pytest.raises(InputValueError, match=r"share memory.*model.0.weight, model.1.weight"):
+        step(batch)
+    with pytest.raises(InputValueError, match="shares memory"):
+        precast.train_step(model, loss_fn, adam(model), batch, backend="nop")
+
+
+def test_tensors_of_a_batch_that_the_loss_function_writes_do_not_overlap():
+    model, (batch,) = torch.nn.Linear(4, 4), batches(1)
+    loss_fn = lambda model, pair: (model(pair[0].mul_(2)) - pair[1]).square().mean()  # noqa: E731
+    step = precast.train_step(model, loss_fn, adam(model), (batch.clone(), batch.clone()), backend="nop")
+    with pytest.raises(InputValueError, match="tensor 0 of the batch, tensor 1 of the batch"):
+        step((batch, batch))

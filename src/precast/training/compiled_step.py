@@ -27,6 +27,7 @@ from precast.options import Options
 from precast.packaging.traced_program import retraced
 from precast.trace.state.stored import Stored
 from precast.training.schedule import schedule_collectives
+from precast.training.separate_memory import SeparateMemory
 
 KIND = "train_step"
 
@@ -55,6 +56,7 @@ class CompiledStep:
             name = compilation.graph_name(KIND)
             compiled = start_graph(compilers.inference, module, name)()
         call = named_call(compiled, name)
+        self._memory = SeparateMemory(self.state_names, facts.updated)
         updates = [Update(number, facts.inputs[number]) for number in facts.updated]
         self._call = apply_updates(lambda values: list(call(list(values))), updates)
         self._convention = exported.call_convention
@@ -75,6 +77,7 @@ class CompiledStep:
 
         What the program leaves in Python's state is left there, too.
         """
+        self._memory.check(state, leaves)
         values = [*state, *leaves, *([seed] if self.draws else [])]
         with torch.no_grad():
             results = self._call(values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, is_
 from typing import Any
 
@@ -22,12 +22,15 @@ _Home = tuple[str, tuple[Any, Any] | None, tuple[int, str] | None, tuple[Any, st
 """A tensor's name, and its place in the model, in the optimizer's settings, and in its state."""
 
 
-class ModelStructure:
-    """The current modules of a model, their modes, and which of its tensors are the optimizer's parameters."""
+class ModuleStructure:
+    """All modules of a step, their modes, and which of their tensors are the optimizer's parameters.
 
-    def __init__(self, model: torch.nn.Module, optimizer: Optimizer) -> None:
-        self._model, self._optimizer = model, optimizer
-        self._slots = ModuleSlots(model)
+    ``root`` reaches the modules: the model, and those that the loss function uses besides.
+    """
+
+    def __init__(self, root: Callable[..., Any], optimizer: Optimizer) -> None:
+        self._root, self._optimizer = root, optimizer
+        self._slots = ModuleSlots(root)
         # All slots so far: identities of modules are valid for as long as these live.
         self._found = [self._slots]
         self._known: list[int] = []
@@ -37,7 +40,7 @@ class ModelStructure:
         """Steps are compiled for one structure: replacing modules or parameters changes the key."""
         tensors = self._slots.read_current()
         if tensors is None:
-            self._slots = ModuleSlots(self._model)
+            self._slots = ModuleSlots(self._root)
             self._found.append(self._slots)
             tensors = self._slots.read()
         parameters = list(map(id, parameters_of(self._optimizer)))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
+import numpy
 import torch
 from torch.optim import Optimizer
 
@@ -26,6 +26,8 @@ class Counted:
 
 
 NOTHING_COUNTED = Counted()
+NUMBERS = (float, int, numpy.floating, numpy.integer)
+FRACTIONS = (float, numpy.floating)
 
 
 class Number(ABC):
@@ -124,7 +126,7 @@ def _of_groups(optimizer: Optimizer, moving: frozenset[tuple[int, str]], counted
             counts = (position, name) in counted.groups
             if name != "lr" and (position, name) not in moving and not counts:
                 continue
-            if isinstance(value, Real):
+            if isinstance(value, NUMBERS):
                 yield GroupNumber(position, name, counts=counts)
             elif isinstance(value, tuple | list):
                 for item in range(len(value)):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +35,8 @@ from precast.training.checkpoints import Rank, read_checkpoint, write_checkpoint
 from precast.training.checks import check_arguments, check_budget, refuse_autocast, refuse_connected, refuse_impure
 from precast.training.compiled_step import CompiledStep
 from precast.training.initial_state import add_initial_state, check_optimizer, counted_by
-from precast.training.live_state import LiveState, ModelStructure
-from precast.training.numbers import GroupNumber, own_state
+from precast.training.live_state import LiveState, ModuleStructure
+from precast.training.numbers import FRACTIONS, NUMBERS, GroupNumber, own_state
 from precast.training.optimizer_guards import attributes_key, check_hooks, reads_of_optimizer
 from precast.training.placement import ONE_PROCESS, Placement, ShardedOptimizer, ShardedParameters
 from precast.training.processes import placement_of, reporting_missing
@@ -165,7 +164,7 @@ class TrainStep:
         self._compilers, self._options = compilers, options
         self._dynamic_shapes, self._entries = dynamic_shapes, tuple(entries)
         self._group = process_group
-        self._structure = ModelStructure(model, optimizer)
+        self._structure = ModuleStructure(self._root(), optimizer)
         # Schedules add names of their own to the groups later.
         self._names = sorted({name for group in optimizer.param_groups for name in group} - {"params"})
         self._variants: dict[Any, list[_Variant]] = {}
@@ -465,7 +464,7 @@ def _plain(value: Any) -> Any:
 
 def _constant_part(name: str, value: Any, *, is_moving: bool) -> Any:
     """The part of a setting that is a constant of a program: for numbers that change, whether they are zero."""
-    if isinstance(value, torch.Tensor) or (name == "lr" and isinstance(value, Real)):
+    if isinstance(value, torch.Tensor) or (name == "lr" and isinstance(value, NUMBERS)):
         return name, type(value)
     if is_moving:
         return name, tuple([each != 0 for each in pytree.tree_leaves(value)])
@@ -478,7 +477,7 @@ def _has_moved(before: Any, now: Any) -> bool:
 
 
 def _may_move(value: Any) -> bool:
-    return isinstance(value, tuple | list | Real) and not isinstance(value, Integral)
+    return isinstance(value, (tuple, list, *FRACTIONS))
 
 
 def _kind(leaf: Any) -> Any:

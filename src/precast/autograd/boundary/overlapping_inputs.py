@@ -122,7 +122,7 @@ class SyntheticBasePlan:
 
 def plan_synthetic_bases(values: Sequence[Any], written: Collection[int]) -> SyntheticBasePlan | None:
     """Group inputs that share bytes with one that is written into; ``None`` if none do."""
-    groups = [group for group in _overlapping(values) if not written_free(group, written)]
+    groups = [group for group in overlapping_groups(values) if not written_free(group, written)]
     if not groups:
         return None
     members = tuple(tuple(_member(place, values, group) for place in group) for group in groups)
@@ -134,7 +134,8 @@ def written_free(group: Collection[int], written: Collection[int]) -> bool:
     return not set(group) & set(written)
 
 
-def _overlapping(values: Sequence[Any]) -> list[list[int]]:
+def overlapping_groups(values: Sequence[Any]) -> list[list[int]]:
+    """The positions of values that share bytes, directly or through others."""
     by_storage: dict[int, list[int]] = {}
     for place, value in enumerate(values):
         if (storage := storage_of(value)) is not None:
