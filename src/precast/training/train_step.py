@@ -447,7 +447,7 @@ class TrainStep:
             self._settings = replace(self._settings, moving=frozenset(moving))
             self._variants.clear()
         self._settled = known
-        sizes = tuple([len(group["params"]) for group in optimizer.param_groups])
+        sizes = tuple([len(group["params"]) for group in self.optimizer.param_groups])
         return sizes, tuple(
             _constant_part(name, value, is_moving=(number, name) in moving)
             for number, group in enumerate(known)
