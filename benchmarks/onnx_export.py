@@ -1,7 +1,8 @@
 """How long exporting BERT-base to ONNX takes, and how fast the file runs, beside ``torch.onnx.export(dynamo=True)``.
 
-Target: no slower to export, no slower in onnxruntime. Both are measured in turns, first one, then the other ahead, so
-that a busy machine treats them alike; the best of each counts. Both work in one thread: its processor time is taken.
+Target: no slower to export, no slower in onnxruntime, no larger. Both are measured in turns, first one, then the other
+ahead, so that a busy machine treats them alike; the best of each counts. Both work in one thread: its processor time is
+taken.
 Run: ``python benchmarks/onnx_export.py [layers]``.
 """
 
@@ -79,7 +80,8 @@ def main() -> None:
             run_seconds = best_in_turns(runs, RUNS)
             for name in EXPORTERS:
                 exported, ran = export_seconds[name], 1000 * run_seconds[name]
-                print(f"opset {opset}  {name:8} export {exported:6.2f} s   run {ran:7.1f} ms")
+                size = sum(file.stat().st_size for file in Path(folder).glob(f"{paths[name].name}*")) / 1e6
+                print(f"opset {opset}  {name:8} export {exported:6.2f} s   run {ran:7.1f} ms   size {size:7.2f} MB")
 
 
 if __name__ == "__main__":

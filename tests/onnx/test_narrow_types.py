@@ -1,10 +1,14 @@
 """Operators on element types that ONNX's definitions leave out, or that onnxruntime has no code for on the CPU."""
 
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
+from onnxscript import opset18 as op
 from torch.nn import functional
+from torch.utils import _pytree as pytree
 
+from precast.errors import OnnxMismatchError
 from precast.onnx import export
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
@@ -67,3 +71,34 @@ def test_types_that_newer_opsets_take_stay():
         opset: [n.op_type for n in export(torch.sin, (X.bfloat16(),), opset=opset).model.graph] for opset in (20, 22)
     }
     assert kinds == {20: ["Cast", "Sin", "Cast"], 22: ["Sin"]}
+
+
+DOUBLES = X.double()
+
+
+@pytest.mark.parametrize(
+    ("model", "lacking"),
+    [
+        (torch.nn.Sequential(torch.nn.Conv1d(3, 2, 3), torch.nn.GELU()).double(), "Conv, Gelu"),
+        (torch.nn.LSTM(4, 5, bidirectional=True).double(), "LSTM"),
+        (lambda x: (functional.gelu(x), x.erf(), x.tan()), "Erf, Gelu, Tan"),
+        (lambda x: torch.cond(x.sum() > 0, lambda x: x.tan(), lambda x: x.atan(), (x,)), "Atan, Tan"),
+    ],
+    ids=["when it is opened", "when it runs", "in definitions of others", "in branches"],
+)
+def test_float64_runs_in_float32_where_there_are_no_kernels(model, lacking: str):
+    program = export(model, (DOUBLES,))
+    assert f"float64 in {lacking}: onnxruntime has no kernels, and ran float32" in str(program.verification)
+    assert "example inputs" in program.verification.checked
+    assert {value.dtype for value in program.model.graph.outputs} == {ir.DataType.DOUBLE}
+    torch.testing.assert_close(list(program(-DOUBLES)), pytree.tree_leaves(model(-DOUBLES)), rtol=1e-4, atol=1e-5)
+
+
+def test_wrong_numbers_are_found_in_float32_too():
+    with pytest.raises(OnnxMismatchError, match="tan: it differs"):
+        export(
+            lambda x: x.tan() + 1,
+            (DOUBLES,),
+            custom_translation_table={torch.ops.aten.tan.default: lambda x: op.Add(op.Tan(x), op.Tan(x))},
+            verify="custom",
+        )

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -16,7 +17,7 @@ from precast.errors import OnnxError, ToolMissingError
 from precast.onnx.element_types import data_type_of, dtype_of
 from precast.onnx.optimize import make_names_unique, renumber
 from precast.onnx.weights import TorchWeight, missing_in, missing_weights
-from precast.onnx.widen import widened
+from precast.onnx.widen import narrowed, of_doubles, widened
 
 IN_MEMORY_LIMIT = 1_500_000_000
 """Bytes of weights above which a model is passed as files: protobuf is limited to 2 GB."""
@@ -28,12 +29,21 @@ def weight_bytes(model: ir.Model) -> int:
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
+_UNSUPPORTED = "data type is not supported|does not support double"
+
+
 class SessionError(OnnxError):
     """onnxruntime refuses a model."""
 
 
 class MissingKernelError(SessionError):
     """onnxruntime has no kernel for an operator on these types: the model may still be correct."""
+
+    @property
+    def operator(self) -> str | None:
+        """The kind of operator, as far as onnxruntime's message names it."""
+        found = re.search(r"(?:implementation for|while running) (\w+)", self.why)
+        return found[1] if found else None
 
 
 class Session:
@@ -46,19 +56,31 @@ class Session:
         self._model = readable(model)
         self.is_widened = False
         """Whether the runtime lacks code for some types, and computes with wider ones."""
+        self.narrowed: frozenset[str] = frozenset()
+        """The operators for which the runtime lacks code for float64, and that compute in float32."""
         try:
             self._session = _open(self._model, initializer)
-        except MissingKernelError:
+        except MissingKernelError as error:
             if initializer is not None:
                 raise
-            self._widen()
+            self._adapt(error)
         self._used = {argument.name for argument in self._session.get_inputs()}
 
-    def _widen(self) -> None:
-        model = widened(self._model)
+    def _adapt(self, error: MissingKernelError) -> None:
+        """Open a copy that computes in types for which there is code, one lack after the other."""
+        if error.operator and (lacking := of_doubles(self._model, error.operator, self.narrowed)):
+            self.narrowed |= lacking
+        elif not self.is_widened:
+            self.is_widened = True
+        else:
+            raise error
+        model = widened(self._model) if self.is_widened else self._model
+        model = narrowed(model, self.narrowed)
         make_names_unique(model)
-        self._session = _open(model)
-        self.is_widened = True
+        try:
+            self._session = _open(model)
+        except MissingKernelError as further:
+            self._adapt(further)
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Run the model; returns all outputs in order."""
@@ -67,13 +89,11 @@ class Session:
             for name, tensor in zip(self._input_names, inputs, strict=True)
             if name in self._used
         }
-        try:
-            return self._run(feed)
-        except MissingKernelError:
-            if self.is_widened:
-                raise
-            self._widen()
-            return self._run(feed)
+        while True:
+            try:
+                return self._run(feed)
+            except MissingKernelError as error:
+                self._adapt(error)
 
     def _run(self, feed: dict[str, Any]) -> list[torch.Tensor]:
         with _explained("onnxruntime fails while running the model."):
@@ -139,7 +159,7 @@ def _explained(what: str) -> Iterator[None]:
         yield
     except (*known, failures.RuntimeException, RuntimeError) as error:
         # Some kernels report an unsupported type only when they run.
-        is_missing = isinstance(error, failures.NotImplemented) or "data type is not supported" in str(error)
+        is_missing = isinstance(error, failures.NotImplemented) or re.search(_UNSUPPORTED, str(error))
         kind = MissingKernelError if is_missing else SessionError
         raise kind(
             what,

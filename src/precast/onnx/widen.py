@@ -1,21 +1,25 @@
-"""Operators on element types that they do not take, or that a runtime has no code for: computed in wider ones.
+"""Operators on element types that they do not take, or that a runtime has no code for: computed in others.
 
 Before: ``Softplus(bf16[3])`` in opset 20, which knows it for f16, f32 and f64 alone
 After:  ``Cast(Softplus(Cast(bf16[3], to=f32)), to=bf16)``
 
-Every value of the narrow type has one in the wide type, and the result is rounded as eager's kernels round it.
+Every value of the narrow type has one in the wide type, and the result is rounded as eager's kernels round it. Where a
+runtime has no code for float64, nothing is wider: such operators compute in float32, to run a model at all.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 from onnx_ir.schemas import OpSignature, Parameter, TypeConstraintParam
 
-from precast.onnx.graphs import outermost_graphs
+from precast.onnx.graphs import all_nodes, outermost_graphs
 from precast.onnx.recorder import bind_types, output_types, type_from_attributes
 
 _Type = ir.DataType
+_Others = Mapping[ir.DataType, tuple[ir.DataType, ...]]
+_NARROWER: _Others = {_Type.DOUBLE: (_Type.FLOAT,)}
 _WIDER: dict[ir.DataType, tuple[ir.DataType, ...]] = {
     _Type.BFLOAT16: (_Type.FLOAT,),
     _Type.FLOAT16: (_Type.FLOAT,),
@@ -40,7 +44,7 @@ def make_types_valid(graph: ir.Graph, opset: int) -> None:
     def is_left_out(_: ir.Node, variable: TypeConstraintParam, data_type: ir.DataType) -> bool:
         return data_type not in _allowed(variable)
 
-    _widen(graph, opset, is_left_out)
+    _widen(graph, opset, is_left_out, _WIDER)
 
 
 def widened(model: ir.Model) -> ir.Model:
@@ -48,22 +52,54 @@ def widened(model: ir.Model) -> ir.Model:
 
     New values in it have no names of their own yet.
     """
-    copy = model.clone()
 
     def is_narrow(node: ir.Node, _: TypeConstraintParam, data_type: ir.DataType) -> bool:
         is_quantized = node.op_type.endswith(("Linear", "Integer"))
         return data_type in _WIDER and data_type != _Type.INT32 and not is_quantized
 
+    return _copy_with(model, is_narrow)
+
+
+def narrowed(model: ir.Model, operators: Collection[str]) -> ir.Model:
+    """A copy in which these operators compute in float32 where they compute in float64."""
+
+    def is_double(node: ir.Node, _: TypeConstraintParam, data_type: ir.DataType) -> bool:
+        return data_type == _Type.DOUBLE and node.op_type in operators
+
+    return _copy_with(model, is_double, _NARROWER)
+
+
+def of_doubles(model: ir.Model, operator: str, known: Collection[str]) -> set[str]:
+    """Operators beyond those ``known`` that a runtime cannot run because it has no code for ``operator`` in float64.
+
+    It may be part of the definition of others: ``Gelu`` is computed by ``Erf``.
+    """
+    opset = model.opset_imports[""]
+    nodes = [node for node in all_nodes(model) if any(v is not None and v.dtype == _Type.DOUBLE for v in node.inputs)]
+    if operator not in known and any(node.op_type == operator for node in nodes):
+        return {operator}
+    return {node.op_type for node in nodes if _is_defined_by_others(node, opset)}.difference(known)
+
+
+def _is_defined_by_others(node: ir.Node, opset: int) -> bool:
+    if node.domain or not onnx.defs.has(node.op_type):
+        return False
+    schema: Any = onnx.defs.get_schema(node.op_type, opset)
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _copy_with(model: ir.Model, wants: Wants, others: _Others = _WIDER) -> ir.Model:
+    copy = model.clone()
     for graph in outermost_graphs(copy):
-        _widen(graph, copy.opset_imports[""], is_narrow)
+        _widen(graph, copy.opset_imports[""], wants, others)
     return copy
 
 
-def _widen(graph: ir.Graph, opset: int, wants: Wants) -> None:
+def _widen(graph: ir.Graph, opset: int, wants: Wants, others: _Others) -> None:
     for node in list(graph):
         for attribute in node.attributes.values():
             for inner in _graphs(attribute):
-                _widen(inner, opset, wants)
+                _widen(inner, opset, wants, others)
         signature = _signature(node, opset)
         if signature is None:
             continue
@@ -75,7 +111,7 @@ def _widen(graph: ir.Graph, opset: int, wants: Wants) -> None:
         chosen = {
             variable: wide
             for variable, data_type in binding.items()
-            if wants(node, variable, data_type) and (wide := _wide(variable, data_type)) is not None
+            if wants(node, variable, data_type) and (wide := _allowed_among(others, variable, data_type)) is not None
         }
         if chosen:
             _rewrite(graph, node, signature, inputs, chosen)
@@ -124,9 +160,9 @@ def _allowed(variable: TypeConstraintParam) -> set[ir.DataType]:
     return {kind.dtype for kind in variable.allowed_types}
 
 
-def _wide(variable: TypeConstraintParam, data_type: ir.DataType) -> ir.DataType | None:
+def _allowed_among(others: _Others, variable: TypeConstraintParam, data_type: ir.DataType) -> ir.DataType | None:
     allowed = _allowed(variable)
-    return next((wide for wide in _WIDER.get(data_type, ()) if wide in allowed), None)
+    return next((other for other in others.get(data_type, ()) if other in allowed), None)
 
 
 def _rewrite(
