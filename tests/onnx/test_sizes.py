@@ -87,3 +87,12 @@ def test_sizes_of_objects(described: dict[str, Any]):
 def test_a_list_for_an_object_has_an_entry_for_each_tensor():
     with pytest.raises(InputValueError, match="has 1 entries for 2 tensors"):
         export(lambda recent: recent.keys, (Recent(torch.ones(3), torch.ones(3)),), dynamic_shapes=([{0: "past"}],))
+
+
+@pytest.mark.parametrize("sizes", [AUTO, "rows"])
+@pytest.mark.filterwarnings("ignore")
+def test_a_size_of_one_that_is_taken_for_a_number_is_the_examples(sizes: Any):
+    """Not the number that it is traced as, with which the program would refuse its own example."""
+    program = export(lambda x: x * int(x.shape[0]), (torch.ones(1, 4),), dynamic_shapes=({0: sizes},))
+    assert list(program.model.graph.inputs[0].shape) == [1, 4]
+    torch.testing.assert_close(program.call_as_model(torch.ones(1, 4)), torch.ones(1, 4))

@@ -76,6 +76,10 @@ def test_call(name: str):
         torch.testing.assert_close(ours(*args, **kwargs), expected, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
+def test_there_are_more_than_a_hundred_calls():
+    assert len(CALLS) > 100
+
+
 def is_named(spec: Any) -> bool:
     """Whether every dynamic size has a name of the user's."""
     leaves = pytree.tree_leaves(spec)

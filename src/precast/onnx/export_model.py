@@ -64,8 +64,9 @@ DEFAULT_OPSET = 20
 
 RULE_FILES = (
     "attention", "bessel", "complex", "control_flow", "counting", "cumulative", "division", "embedding",
-    "factorizations", "integers", "linear_algebra", "onnx_operators", "ordering", "own_operators", "pointwise",
-    "polynomials", "random", "recurrent", "reduction", "singular_values", "sizes", "special_functions",
+    "factorizations", "integers", "linear_algebra", "number_parts", "onnx_operators", "ordering", "own_operators",
+    "pointwise", "polynomials", "random", "recurrent", "reduction", "segments", "singular_values", "sizes",
+    "special_functions",
 )  # fmt: skip
 """Importing them fills the table of rules."""
 for _rule_file in RULE_FILES:

@@ -51,6 +51,7 @@ class FakeInputs:
         self.mode = make_fake_mode(self._shape_env)
         self._symbols: dict[str, SizeSymbol] = {}
         self._hints: dict[str, int] = {}
+        self._examples: dict[str, int] = {}
 
     def declare(self, root: str, *, example: int, seen_at: str, size_range: SizeRange | None = None) -> None:
         """Create the symbol for a free size, unless it exists."""
@@ -58,6 +59,7 @@ class FakeInputs:
             return
         size_range = size_range or SizeRange()
         hint = _usable_hint(example, size_range, set(self._hints.values()))
+        self._examples[root] = example
         expression = self._shape_env.create_symbol(
             hint, named_source(seen_at), dynamic_dim=DimDynamic.DYNAMIC, do_not_specialize_zero_one=hint < 2
         )
@@ -152,6 +154,12 @@ class FakeInputs:
         """Free sizes that tracing specialized to a number or to an expression over other sizes, by root name."""
         replaced = {root: self._shape_env.replace(symbol.symbol) for root, symbol in self._symbols.items()}
         return {root: now for root, now in replaced.items() if now != self._symbols[root].symbol}
+
+    def refuse_other_numbers(self) -> None:
+        """Raise if tracing specialized a size to a number that is not the example's, but the one it was traced as."""
+        for root, now in self.specialized().items():
+            if now.is_number and now != self._examples.get(root, now):
+                raise RuntimeError(f"the program takes the size {root} for a number, which differs between calls")
 
 
 def _usable_hint(example: int, size_range: SizeRange, taken: set[int]) -> int:

@@ -125,6 +125,7 @@ def capture(
         ready = partial(prepared, dynamic_shapes=dynamic_shapes)
         traced = partial(_traced, decompositions=decompositions, pre_dispatch=pre_dispatch)
         call, module = _at_once(function, args, kwargs or {}, ready, traced) or traced(ready())
+        call.fakes.refuse_other_numbers()
         if tell_stored is not None:
             tell_stored(call.flat.stored)
         if pre_dispatch:
