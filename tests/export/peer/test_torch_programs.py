@@ -121,6 +121,7 @@ CASES = {
         {"k": torch.randn(4)},
         ({"a": {0: AUTO}}, ({0: AUTO},), {0: AUTO}),
     ),
+    "even": Case(Halves(), (torch.randn(6),), None, ({0: 2 * Dim("half", max=8)},), (8, 10)),
     "halves": Case(Halves(), (torch.randn(6),), None, ({0: AUTO},), (8, 10)),
     "outputs": Case(Calls(lambda self, x: (*x.topk(2), x.split(2), *x.max(0), None, 3)), (torch.randn(4),)),
     "while_loop": Case(Calls(loops), (torch.randn(4),)),

@@ -432,3 +432,16 @@ def const_requires_grad(peer):
 
     ep = peer.export(A(), (torch.ones(3),))
     return [v.requires_grad for v in ep.constants.values()]
+
+
+def bare_script_module(peer):
+    class A(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.jit.script(nn.Linear(3, 2))._c
+
+        def forward(self, x):
+            return self.inner.forward(x * 2)
+
+    ep = agrees_with_eager(peer, A(), (torch.ones(2, 3),))
+    return sorted(ep.constants), operators(ep)

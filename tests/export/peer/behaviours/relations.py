@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.export.peer.asking import module_of, raises
+from tests.export.peer.asking import assert_close, module_of, raises
 
 
 def suggested_fixes(peer):
@@ -263,3 +263,25 @@ def same_name_dims(peer):
                 "y": (peer.Dim("C", max=12), peer.Dim("C", min=3)),
             },
         )
+
+
+def automatic_size_of_one_that_broadcasts(peer):
+    sizes = {0: peer.Dim.AUTO, 1: peer.Dim.AUTO}
+    ep = peer.export(
+        module_of(lambda s, x, y: x + y), (torch.ones(4, 3), torch.ones(1, 3)), dynamic_shapes=(sizes, sizes)
+    )
+    assert_close(ep.module()(torch.ones(6, 2), torch.ones(1, 2)), torch.full((6, 2), 2.0))
+    with raises(Exception, "shape|size"):
+        ep.module()(torch.ones(6, 2), torch.ones(6, 2))
+
+
+def conditions_of_a_program_that_is_exported_again(peer):
+    def f(self, x):
+        return x * 2 if x.shape[0] <= 64 else x * 3
+
+    shapes = {"x": {0: peer.Dim("n", min=2, max=64)}}
+    first = peer.export(module_of(f), (torch.ones(4, 3),), dynamic_shapes=shapes).module()
+    again = peer.export(first, (torch.ones(4, 3),), dynamic_shapes={"x": {0: peer.Dim.AUTO}}).module()
+    assert_close(again(torch.ones(6, 3)), torch.full((6, 3), 2.0))
+    with raises(Exception, "64"):
+        again(torch.ones(65, 3))
