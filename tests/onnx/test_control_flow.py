@@ -89,6 +89,15 @@ def test_complex_numbers_through_control_flow():
     torch.testing.assert_close(program.call_as_model(z), run(z))
 
 
+@pytest.mark.filterwarnings("error:Pred is a Python constant")
+def test_a_condition_on_a_dynamic_size_is_no_constant():
+    def run(x):
+        return torch.cond(x.shape[0] > 3, lambda x: x.sin(), lambda x: x.cos(), (x,))
+
+    program = export(run, (torch.randn(4, 3),), dynamic_shapes=({0: "rows"},))
+    torch.testing.assert_close(program.call_as_model(x := torch.randn(2, 3)), x.cos())
+
+
 @pytest.mark.parametrize("rows", [2, 5])
 def test_conditions_on_sizes_as_tensors(rows: int):
     def run(x):

@@ -137,3 +137,17 @@ def test_other_choices_among_equal_values_are_no_error():
     assert program.verification.checked[0] == "structure"
     if len(program.verification.checked) == 1:
         assert "may choose other indices of equal values" in str(program.verification)
+
+
+def test_a_path_that_only_eager_takes_is_told():
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 1).eval()
+    call = {"src_key_padding_mask": torch.tensor([[False, False, False], [False, True, True]])}
+    with pytest.raises(OnnxMismatchError, match="takes another path when it is traced"):
+        export(model, (torch.randn(2, 3, 8),), kwargs=call)
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        assert "example inputs" in export(model, (torch.randn(2, 3, 8),), kwargs=call).verification.checked
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)

@@ -23,7 +23,7 @@ from torch import fx
 from precast.errors import OnnxError, OnnxMismatchError
 from precast.graph.nodes import value_of
 from precast.graph.program import Program
-from precast.graph.signature import ConstantArgument, InputKind
+from precast.graph.signature import ConstantArgument, InputKind, OutputKind
 from precast.graph.sizes import bind_sizes, evaluate
 from precast.graph.tensor_spec import Size, TensorSpec, as_size
 from precast.onnx.adapters import as_onnx
@@ -298,6 +298,8 @@ def verify_model(
             if freedom := _freedom(uses, found):
                 skipped.append(f"the numbers on {name}: they differ, as {freedom}")
                 break
+            if found is None and _is_captured_otherwise(program, call):
+                raise _other_path(name, problems[0] or "outputs differ")
             raise _mismatch(model, uses, found, name, problems)
         checked.append(name)
     if session.is_widened:
@@ -399,6 +401,25 @@ def _calls(
         skipped.append(
             "other sizes: the original model accepts none of those tried" if candidates else "other sizes: none fit"
         )
+
+
+def _is_captured_otherwise(program: Program, call: "_Call") -> bool:
+    """Whether the program that was captured computes other numbers than the original."""
+    with torch.no_grad():
+        results = fx.Interpreter(program.module).run(*_graph_inputs(program, call.inputs))
+    specs = program.signature.outputs
+    users = [value for spec, value in zip(specs, results, strict=True) if spec.kind is OutputKind.USER_OUTPUT]
+    own = [as_onnx(value) for value in users if isinstance(value, torch.Tensor)]
+    return len(own) == len(call.expected) and any(map(difference, own, call.expected))
+
+
+def _other_path(call: str, problem: str) -> OnnxMismatchError:
+    return OnnxMismatchError(
+        f"The program that was captured computes other numbers than the original on {call}: an output {problem}.",
+        why="the model takes another path when it is traced; nn.TransformerEncoder, for example, has a fast path that "
+        "returns zeros where the input is padding",
+        fix="Turn that path off: torch.backends.mha.set_fastpath_enabled(False) for PyTorch's; or pass verify=False.",
+    )
 
 
 def _mismatch(
