@@ -7,8 +7,10 @@ from datetime import date
 
 from tests.models.judging import MODES, Verdict
 
-STATUSES = ("equal", "in pieces", "refused", "failed", "wrong", "crashed", "slow", "not judged")
-_SIGNS = {"equal": "✓", "in pieces": "✓ in pieces", "not judged": "not judged"}
+STATUSES = ("equal", "in pieces", "with constants", "refused", "failed", "wrong", "crashed", "slow", "not judged")
+_SIGNS = {
+    "equal": "✓", "in pieces": "✓ in pieces", "with constants": "✓ with constants", "not judged": "not judged",
+}  # fmt: skip
 _INTRODUCTION = """# Architectures
 
 Every architecture of `transformers`, made small by its configuration (`tests/models/shrinking.py`), and the smallest
@@ -17,11 +19,13 @@ model of every family of `timm`, with random weights, compared with eager:
 - **forward**: `precast.compile`, one call without gradients;
 - **training**: `precast.compile`, a call in training mode, the loss and the gradients of all parameters (dropout is
   zero, so that numbers can be compared, and encoders that may skip layers at random do not);
-- **export**: `precast.export.export`, saved, loaded and run;
+- **export**: `precast.export.export(…, branch_on_data=True)`, saved, loaded and run;
 - **package**: `precast.package`, native code run by `precast.runtime`.
 
 ✓ is equal to eager, or no further from double precision than eager is; *in pieces*: with modules that run in Python,
-since they cannot be captured ([graph breaks](guides/graph-breaks.md)). *Refused* is a `PrecastError` that names the
+since they cannot be captured ([graph breaks](guides/graph-breaks.md)); *with constants*: for one table of sizes of
+images, which is a constant of the program and checked at each call (`constant_arguments`, [export](guides/export.md)),
+since Python code decides by it. *Refused* is a `PrecastError` that names the
 line, *failed* any other error, *slow* more than 60 s of processor time, the C++ compiler included. *Not judged*: eager
 does not run the model as our configuration makes it, or the mode makes no sense for it. An empty cell has not been run
 yet. Models that take images or sounds beside text are called with text; their parts for images and sounds are listed on
@@ -41,6 +45,7 @@ def page_of(results: Mapping[tuple[str, str], Verdict], names: Sequence[str]) ->
         f"## Totals\n\n{_totals(known)}",
         f"## Not equal\n\n{_reasons(judged, lambda status: status not in _SIGNS)}",
         f"## In pieces\n\n{_reasons(judged, lambda status: status == 'in pieces')}",
+        f"## With constants\n\n{_reasons(judged, lambda status: status == 'with constants')}",
         f"## Models\n\n{_table(judged)}",
         f"## Not judged\n\n{_not_judged(others)}",
     ]

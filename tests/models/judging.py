@@ -1,7 +1,8 @@
 """What Precast makes of one model in one way of using it, compared with eager: a verdict and its reason.
 
 A way of using a model is a *mode*: ``forward`` and ``training`` (compiled, one call or one step), ``export`` (saved,
-loaded, run), ``package`` (native code in a file, run by ``precast.runtime``).
+loaded, run), ``package`` (native code in a file, run by ``precast.runtime``). Where Python code decides on data, a
+program is exported as the error's advice says: with ``branch_on_data``, else with tables of sizes as constants.
 """
 
 import copy
@@ -22,7 +23,7 @@ from torch.utils import _pytree as pytree
 import precast
 import precast.export
 import precast.runtime
-from precast.errors import PrecastError
+from precast.errors import DataDependentError, PrecastError
 from tests.models.examples import Example, NotJudgedError
 
 SLOW_SECONDS = 60
@@ -31,9 +32,9 @@ SLOW_SECONDS = 60
 
 @dataclass(frozen=True)
 class Verdict:
-    """``equal`` to eager, ``in pieces`` (equal, with parts that run in Python), ``refused`` with a PrecastError,
-    ``wrong``, ``failed`` with any other error, ``crashed``, ``slow`` (equal, but it took too long), or ``not judged``,
-    since eager does not run it either.
+    """``equal`` to eager, ``in pieces`` (equal, with parts that run in Python), ``with constants`` (equal, for one
+    value of some arguments), ``refused`` with a PrecastError, ``wrong``, ``failed`` with any other error, ``crashed``,
+    ``slow`` (equal, but it took too long), or ``not judged``, since eager does not run it either.
     """  # fmt: skip
 
     status: str
@@ -60,7 +61,7 @@ def judge(make: Callable[[], Example], mode: str) -> Verdict:
             warnings.simplefilter("always", precast.GraphBreakWarning)
             compare = MODES[mode](example, options)
         seconds = _processor_seconds() - spent
-        compare()
+        compare.run()
     except WrongError as problem:
         status, reason = "wrong", _one_line(problem)
     except PrecastError as problem:
@@ -72,13 +73,22 @@ def judge(make: Callable[[], Example], mode: str) -> Verdict:
     else:
         breaks = [str(each.message) for each in told if issubclass(each.category, precast.GraphBreakWarning)]
         status, reason = ("in pieces", _first_break(breaks[0])) if breaks else ("equal", "")
-    if status in ("equal", "in pieces") and seconds > SLOW_SECONDS:
+        if compare.constants:
+            status, reason = "with constants", ", ".join(compare.constants)
+    if status in ("equal", "in pieces", "with constants") and seconds > SLOW_SECONDS:
         status, reason = "slow", f"{seconds:.0f} s of processor time"
     return Verdict(status, reason, round(seconds, 1), {"wall": round(time.monotonic() - started, 1)})
 
 
-Comparison = Callable[[], None]
-"""What is done once the model has run, and does not count as its time: it fails if results are not as eager's."""
+@dataclass(frozen=True)
+class Comparison:
+    """What is done once the model has run, and does not count as its time: it fails if results are not as eager's.
+
+    ``constants`` are the arguments that the program takes as constants.
+    """
+
+    run: Callable[[], None]
+    constants: tuple[str, ...] = ()
 
 
 def _forward(example: Example, options: dict[str, Any]) -> Comparison:
@@ -94,7 +104,7 @@ def _forward(example: Example, options: dict[str, Any]) -> Comparison:
         _assert_as_eager(example, results[1], results[0], "outputs")
         _assert_close(dict(example.module.named_buffers()), dict(eager.named_buffers()), "buffers")
 
-    return compare
+    return Comparison(compare)
 
 
 def _training(example: Example, options: dict[str, Any]) -> Comparison:
@@ -106,7 +116,7 @@ def _training(example: Example, options: dict[str, Any]) -> Comparison:
         raise NotJudgedError(f"eager does not train it: {type(problem).__name__}: {problem}") from problem
     compiled = precast.compile(example.module, options=options)
     found = _step(compiled, example.module, example.kwargs)
-    return functools.partial(_compare_steps, found, expected, precise)
+    return Comparison(functools.partial(_compare_steps, found, expected, precise))
 
 
 def _compare_steps(found: dict[str, Any], expected: dict[str, Any], precise: Example | None) -> None:
@@ -133,30 +143,45 @@ def _step(run: Any, module: torch.nn.Module, kwargs: dict[str, Any]) -> dict[str
     return {"outputs": outputs, "gradients": gradients, "buffers": dict(module.named_buffers())}
 
 
+_TABLES_OF_SIZES = ("grid_thw", "image_grid_thw")
+
+
+def _exported(example: Example) -> tuple[precast.export.ExportedProgram, tuple[str, ...]]:
+    """The program, and the arguments that are constants of it, if it could not be exported otherwise."""
+    try:
+        return precast.export.export(example.module, (), example.kwargs, branch_on_data=True), ()
+    except DataDependentError:
+        constants = tuple(name for name in _TABLES_OF_SIZES if name in example.kwargs)
+        if not constants:
+            raise
+        return precast.export.export(example.module, (), example.kwargs, constant_arguments=constants), constants
+
+
 def _export(example: Example, options: dict[str, Any]) -> Comparison:
     with torch.no_grad():
         torch.manual_seed(1)
         expected = copy.deepcopy(example.module)(**copy.deepcopy(example.kwargs))
-        program = precast.export.export(example.module, (), example.kwargs)
+        program, constants = _exported(example)
         with tempfile.TemporaryDirectory() as folder:
             precast.export.save(program, Path(folder) / "model.pt2")
             loaded = precast.export.load(Path(folder) / "model.pt2")
         torch.manual_seed(1)
         found = loaded.module()(**copy.deepcopy(example.kwargs))
-    return functools.partial(_assert_as_eager, example, found, expected, "outputs")
+    return Comparison(functools.partial(_assert_as_eager, example, found, expected, "outputs"), constants)
 
 
 def _package(example: Example, options: dict[str, Any]) -> Comparison:
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         torch.manual_seed(1)
         expected = copy.deepcopy(example.module)(**copy.deepcopy(example.kwargs))
-        path = precast.package(example.module, (), example.kwargs, path=Path(folder) / "model.precast")
+        program, constants = _exported(example)
+        path = precast.package(program, path=Path(folder) / "model.precast")
         loaded = precast.runtime.load(path)
         if options:
             loaded(**example.kwargs)
             raise NotJudgedError("it draws random numbers, and a package has its own")
         found = loaded(**copy.deepcopy(example.kwargs))
-    return functools.partial(_assert_as_eager, example, found, expected, "outputs")
+    return Comparison(functools.partial(_assert_as_eager, example, found, expected, "outputs"), constants)
 
 
 MODES: dict[str, Callable[[Example, dict[str, Any]], Comparison]] = {

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops.map import map as map_rows
+from torch.nn import functional
 
 import precast
 
@@ -419,3 +420,50 @@ class SpectralConvolution(torch.nn.Module):
         result = torch.zeros(x.shape[0], 3, spectrum.shape[-1], dtype=torch.complex64)
         result[..., :5] = kept
         return torch.fft.irfft(result, n=x.shape[-1])
+
+
+_WIDE = ({1: precast.Dim("n", min=1, max=50)}, None)
+
+
+@case((_numbers(2, 9), torch.tensor([2, 3, 4])), (_numbers(2, 8), torch.tensor([0, 8, 0])), dynamic_shapes=_WIDE)
+def split_by_data(x, lengths):
+    first, second, third = x.split(lengths.tolist(), 1)
+    together = torch.cat([third, second, first], 1) + x
+    return first.sum(1), second.cumsum(1), third * 2, torch.cat([third, first], 1), together
+
+
+@case((_numbers(6, 4),), (_numbers(6, 4, seed=1),))
+class RowsOfExperts(torch.nn.Module):
+    """A mixture of experts that sorts rows by expert, and splits them by how many each one has."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(_numbers(3, 5, 4))
+
+    def forward(self, x):
+        chosen = x[:, :3].topk(2, 1).indices
+        counts = torch.zeros(6, 3).scatter(1, chosen, 1).long().sum(0).tolist()
+        order = chosen.flatten().sort(0).indices
+        parts = x[order // 2].split(counts, 0)
+        rows = torch.cat([functional.linear(part, self.weight[i]) for i, part in enumerate(parts)])
+        return torch.zeros(12, 5).index_add(0, order, rows)
+
+
+@case((_numbers(3, 4), torch.tensor(2)), (_numbers(3, 4), torch.tensor(0)))
+def padding_by_data(x, number):
+    rows = number.item()
+    torch._check(rows >= 0)
+    torch._check(rows <= 8)
+    return functional.pad(x, (1, rows), value=-1.0)
+
+
+@case((_numbers(2, 3).abs(),), (-_numbers(2, 3).abs(),))
+def ways_chosen_by_data(x):
+    x = x * 2 if (x > 0).any() else x + 1
+    return x.sum(0) if x.max() > 1 else x.mean(0)
+
+
+@case((_numbers(1, 4, 6),), (_numbers(1, 3, 1),), dynamic_shapes=({1: precast.Dim("h", max=9), 2: precast.Dim("w")},))
+def coordinates(x):
+    rows, columns = torch.linspace(-1, 1, x.shape[1]), torch.linspace(0.5, -3, x.shape[2], dtype=torch.float64)
+    return x * rows[:, None], columns

@@ -87,6 +87,9 @@ def test_a_number_beyond_what_was_promised_is_refused(path):
         model["repeat_interleave_by_tensor"](torch.tensor([2, -1, 3]), torch.randn(3, 2))
     with pytest.raises(RuntimeError, match="allocated size does not match"):
         model["repeat_interleave_to_a_size"](torch.tensor([2, 1, 3]), torch.randn(3, 2))
+    for lengths in ([1, 2, 3], [0, 0, 0], [-1, 5, 5], [10, 0, 0], [0, 10, 0], [0, 0, 10]):
+        with pytest.raises(RuntimeError, match=r"Eq\(u0 \+ u1 \+ u2, s\d+\)|was expected"):
+            model["split_by_data"](torch.randn(2, 9), torch.tensor(lengths))
 
 
 def unbounded(x, n):

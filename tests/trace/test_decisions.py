@@ -124,14 +124,29 @@ def test_a_branch_with_two_ways_forks_where_that_is_asked_for(is_packaged, tmp_p
     module = Either()
     with pytest.raises(DataDependentError, match="branch_on_data"):
         precast.export.export(module, (GOOD,))
-    exported = precast.export.export(module, (GOOD,), branch_on_data=True)
     if is_packaged:
-        precast.package(exported, path=tmp_path / "model.precast")
-    call = precast.runtime.load(tmp_path / "model.precast") if is_packaged else exported.module()
+        precast.package(module, (GOOD,), path=tmp_path / "model.precast")
+        call = precast.runtime.load(tmp_path / "model.precast")
+    else:
+        call = precast.export.export(module, (GOOD,), branch_on_data=True).module()
     for given in (GOOD, -GOOD, GOOD * 1000, GOOD * -1000):
         found, expected = call(given), module(given)
         assert found["nothing"] is None
         torch.testing.assert_close(torch.as_tensor(found["x"]), expected["x"].detach())
+
+
+def test_a_number_that_decides_several_times_forks_once():
+    class Layers(torch.nn.Module):
+        def forward(self, x):
+            some = (x > 0).any().item()
+            for _ in range(5):
+                x = x * 2 if some else x + 1
+            return x if some else -x
+
+    exported = precast.export.export(Layers(), (GOOD,), branch_on_data=True)
+    assert len(exported.graph.find_nodes(op="call_function", target=torch.ops.higher_order.cond)) == 1
+    for given in (GOOD, -GOOD):
+        torch.testing.assert_close(exported.module()(given), Layers()(given))
 
 
 def test_a_branch_with_two_ways_is_run_in_python_by_compile():

@@ -81,11 +81,12 @@ def export(
     record = partial(
         capture,
         dynamic_shapes=dynamic_shapes,
-        may_fork=branch_on_data,
         allows_narrower_sizes=prefer_deferred_runtime_asserts_over_guards,
         constant_arguments=constant_arguments,
     )
-    exported = recorded(record, mod, args, kwargs, decompositions, preserve_module_call_signature)
+    exported = recorded(
+        record, mod, args, kwargs, decompositions, preserve_module_call_signature, may_fork=branch_on_data
+    )
     for further_args, further_kwargs in getattr(dynamic_shapes, "_examples", ()):
         exported.call_convention.normalized(further_args, further_kwargs or {})
     return exported
@@ -98,6 +99,8 @@ def recorded(
     kwargs: Mapping[str, Any] | None,
     decompositions: Decompositions | None,
     kept_signatures: Sequence[str],
+    *,
+    may_fork: bool = False,
 ) -> ExportedProgram:
     """The program of one call, captured by ``record(mod, args=…, kwargs=…)``."""
     given = args, kwargs
@@ -107,7 +110,7 @@ def recorded(
         tracepoints = Tracepoints()
         with tracepoints.marked(mod, kept_signatures):
             record = partial(record, args=args, kwargs=kwargs)
-            program, dialect, mod = _deciding_by_state(record, mod, args, kwargs or {})
+            program, dialect, mod = _decided(record, mod, args, kwargs or {}, may_fork=may_fork)
         _refuse_script_objects(program, mod)
         program = _functional(program, decompositions, dialect, _requiring_grad(program, args, kwargs))
         program, kept_calls = tracepoints.read_off(program)
@@ -131,20 +134,34 @@ def _functional(
     return tidied(result, requiring_grad=requiring_grad, is_as_written=result.module is captured.module)
 
 
-def _deciding_by_state(
-    record: Callable[..., Program], mod: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+def _decided(
+    record: Callable[..., Program],
+    mod: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    may_fork: bool,
 ) -> tuple[Program, Dialect, torch.nn.Module]:
-    """If Python code decides on values, those that depend on the module and on numbers alone are constants."""
+    """If Python code decides on values, those that depend on the module and on numbers alone are constants.
+
+    With ``may_fork``, the program forks where it decides on others.
+    """
+    further: list[dict[str, bool]] = [{"knows_state": True}]
+    if may_fork:
+        further += [{"may_fork": True}, {"may_fork": True, "knows_state": True}]
     try:
         return _storing_nothing(record, mod, args, kwargs)
-    except DataDependentError as first:
+    except DataDependentError as problem:
+        first = problem
+    for ways in further:
         try:
-            return _storing_nothing(partial(record, knows_state=True), mod, args, kwargs)
+            return _storing_nothing(partial(record, **ways), mod, args, kwargs)
         except SymbolicShapeError as second:
             # It could decide, but not for all the sizes that were declared.
             raise second from None
         except PrecastError:
-            raise first from first.__cause__
+            continue
+    raise first from first.__cause__
 
 
 def _storing_nothing(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 from torch import fx
@@ -32,13 +33,16 @@ from precast.native.loops.passes import run_loop_passes
 from precast.native.loops.program import LoopProgram, Part, Plan, Repeat, Run, with_steps
 from precast.native.loops.size_bounds import NO_BOUNDS, Bounds, upper_bound, with_own_bounds
 from precast.native.loops.verifier import verify_loops, verify_plan
+from precast.native.loops.verifier.enumeration import Sizes
+from precast.native.loops.verifier.lifetimes import examples_of
 from precast.native.passes.checks_first import checks_first
 from precast.native.passes.memory import plan
 from precast.native.random import draw_from_streams
 from precast.native.rules import lower_graph
 from precast.native.rules.sizes import symbols_in
 from precast.native.sizes import size_readers
-from precast.native.split import Segment, SplitGraph, is_size, makes_sizes, split_graph
+from precast.native.sizes_from_data import makes_sizes
+from precast.native.split import Segment, SplitGraph, is_size, split_graph
 from precast.native.targets import Target
 from precast.options import Options, RandomSource, Verification, as_options
 
@@ -179,13 +183,23 @@ def lower_segment(
 
 
 def fuse_and_plan(
-    program: LoopProgram, target: Target, bounds: Bounds = NO_BOUNDS, *, verify: bool
+    program: LoopProgram,
+    target: Target,
+    bounds: Bounds = NO_BOUNDS,
+    *,
+    verify: bool,
+    around: Sizes = MappingProxyType({}),
 ) -> tuple[LoopProgram, Plan]:
-    """Fuse the program and its parts, and plan the memory of each; steps get scratch memory for their parts."""
-    program = run_loop_passes(program, target.passes, reusing=target.reusing_passes, verify=verify)
+    """Fuse the program and its parts, and plan the memory of each; steps get scratch memory for their parts.
+
+    For a part, `bounds` and `around` are upper bounds and examples of the sizes around it.
+    """
+    program = run_loop_passes(program, target.passes, reusing=target.reusing_passes, verify=verify, around=around)
+    examples = examples_of(program, around)
 
     def planned(part: Part) -> Part:
-        return Part(*fuse_and_plan(part.program, target, with_own_bounds(bounds, part.program), verify=verify))
+        own = with_own_bounds(bounds, part.program)
+        return Part(*fuse_and_plan(part.program, target, own, verify=verify, around=examples))
 
     steps = [
         _with_scratch(replace(step, parts=tuple(map(planned, step.parts))), bounds)

@@ -35,7 +35,6 @@ import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._prims.rng_prims import run_with_rng_state
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from precast.artifact.dtypes import DTYPES
@@ -51,12 +50,12 @@ from precast.graph.nodes import (
 )
 from precast.graph.tensor_spec import dtype_name
 from precast.native.call import SizeReader
-from precast.native.loops.index import product
 from precast.native.rules.lower import MAX_RANK
 from precast.native.rules.registry import rule_for
-from precast.native.rules.sizes import symbols_in, to_index
+from precast.native.rules.sizes import symbols_in
 from precast.native.rules.sizes_from_data import CHECKED
 from precast.native.sizes import is_known, size_readers
+from precast.native.sizes_from_data import ASSERT_SCALAR, compares_sizes, makes_sizes
 from precast.ops.cost import bytes_of
 from precast.ops.facts import Fact, facts_of, is_random
 from precast.ops.own_operators import random_seed
@@ -122,7 +121,6 @@ def _last_readers(nodes: Sequence[fx.Node]) -> Mapping[fx.Node, int]:
 
 _PLAIN_ARGUMENTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, str, bool, int, float, type(None))
 
-RESHAPES = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 _LEFT_TO_TORCH = frozenset({Fact.EFFECTFUL, Fact.DATA_DEPENDENT, Fact.MUTATING, Fact.WORKSPACE, Fact.COMMUNICATING})
 
 
@@ -292,7 +290,7 @@ def may_be_native(node: fx.Node, device: str, *, finds_sizes: bool = False) -> b
         return False
     if finds_sizes and _finds_sizes(node):
         return True
-    if facts_of(node) & _LEFT_TO_TORCH or makes_sizes(node) or _compares_sizes(node):
+    if facts_of(node) & _LEFT_TO_TORCH or makes_sizes(node) or compares_sizes(node, checked=finds_sizes):
         return False
     arguments = pytree.tree_leaves((node.args, node.kwargs))
     found = [each for each in arguments if finds_sizes and isinstance(each, fx.Node) and _is_found_number(each)]
@@ -305,7 +303,7 @@ def _is_found_number(node: fx.Node) -> bool:
 
 def _finds_sizes(node: fx.Node) -> bool:
     """Whether a node has a rule by which it computes a data-dependent size, or checks sizes."""
-    if node.target is torch.ops.aten._assert_scalar.default:
+    if node.target is ASSERT_SCALAR:
         condition = node.args[0]
         # Tracing may have replaced this symbol by another; what it proved of that one must still be checked of this.
         value = value_of(condition) if isinstance(condition, fx.Node) else None
@@ -350,41 +348,6 @@ def is_drawn_natively(node: fx.Node) -> bool:
     """Whether a random operator draws from one of our streams, and not from torch's generator."""
     state = node.args[0]
     return isinstance(state, fx.Node) and has_value(state) and tensor_of(state).dtype is torch.int64
-
-
-def makes_sizes(node: fx.Node) -> bool:
-    """Whether the result has new data-dependent sizes; torch's tags do not always say so."""
-    symbols = set(symbols_in(value_of(node)))
-    return bool(symbols) and not symbols <= {
-        name for each in node.all_input_nodes if has_value(each) for name in symbols_in(value_of(each))
-    }
-
-
-def _compares_sizes(node: fx.Node) -> bool:
-    """Whether inputs are compatible only if data-dependent sizes are equal: torch checks that at run time."""
-    if node.target in RESHAPES and not _keeps_count(node):
-        return True
-    values = [value_of(each) for each in node.all_input_nodes if has_value(each)]
-    sizes: list[object] = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
-    unknown = {symbol for size in sizes for symbol in free_unbacked_symbols(size)}
-    if len(unknown) < 2:
-        return False
-    shape_env = next(size.node.shape_env for size in sizes if isinstance(size, torch.SymInt))
-    asserted = (each.expr for found in shape_env.deferred_runtime_asserts.values() for each in found)
-    return any(each.is_Relational and each.free_symbols <= unknown and each.free_symbols for each in asserted)
-
-
-def _keeps_count(node: fx.Node) -> bool:
-    """Whether a view has as many elements as its base, whatever the data-dependent sizes are."""
-    source = node.args[0]
-    assert isinstance(source, fx.Node), f"{node} is a view of nothing"
-    shapes: list[Sequence[int | torch.SymInt]] = [tensor_of(each).shape for each in (source, node)]
-    if not any(free_unbacked_symbols(size) for shape in shapes for size in shape):
-        return True
-    if not all(isinstance(size, int) or is_known(size) for shape in shapes for size in shape):
-        return False
-    before, after = (product(to_index(size) for size in shape) for shape in shapes)
-    return before == after
 
 
 def _may_be_argument(argument: object, device: str) -> bool:

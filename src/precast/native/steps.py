@@ -20,7 +20,8 @@ from precast.native.loops.index import Index
 from precast.native.programs import segment_inputs
 from precast.native.rules.sizes import to_index
 from precast.native.sizes import size_readers
-from precast.native.split import RESHAPES, Segment, SplitGraph, ViewChain, computed_sizes, is_size
+from precast.native.sizes_from_data import RESHAPES
+from precast.native.split import Segment, SplitGraph, ViewChain, computed_sizes, is_size
 from precast.native.targets import OpenEntry
 from precast.ops.facts import Fact, facts_of
 

@@ -131,8 +131,8 @@ _ATEN = _words(
     native_group_norm native_group_norm_backward native_layer_norm native_layer_norm_backward ne neg negative
     new_empty new_empty_strided new_full new_ones new_zeros nextafter nll_loss nll_loss2d nll_loss2d_backward
     nll_loss2d_forward nll_loss_backward nll_loss_forward nll_loss_nd nonzero nonzero_numpy nonzero_static norm
-    norm_except_dim normal not_equal nuclear_norm numel numpy_T one_hot ones ones_like orgqr ormqr outer pad
-    pad_sequence pairwise_distance pdist permute permute_copy pinverse pixel_shuffle pixel_unshuffle poisson
+    norm_except_dim normal normal_functional not_equal nuclear_norm numel numpy_T one_hot ones ones_like orgqr ormqr
+    outer pad pad_sequence pairwise_distance pdist permute permute_copy pinverse pixel_shuffle pixel_unshuffle poisson
     poisson_nll_loss polar polygamma positive pow prelu prod put qr quantile rad2deg rand rand_like randint
     randint_like randn randn_like random randperm range ravel real reciprocal reflection_pad1d
     reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward reflection_pad3d

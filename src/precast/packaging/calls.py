@@ -188,7 +188,9 @@ def _exported(
         module, args, kwargs, dynamic_shapes = (*given, None, None)[:4]
         return _exported(name, module, args, kwargs, dynamic_shapes)
     if callable(given):
-        return export(as_module(given), example_arguments(args), kwargs, dynamic_shapes=dynamic_shapes)
+        return export(
+            as_module(given), example_arguments(args), kwargs, dynamic_shapes=dynamic_shapes, branch_on_data=True
+        )
     raise InputTypeError(
         f"The entry {name!r} is of type {type(given).__name__}.",
         why="what is packaged is a module, a function, an exported program, or several of them by name",

@@ -29,7 +29,9 @@ from precast.native.graph_passes.checks_without_tokens import checks_without_tok
 from precast.native.graph_passes.complex_pairs import complex_as_pairs
 from precast.native.graph_passes.freezing import freeze_graph
 from precast.native.rules.sizes import free_unbacked
+from precast.packaging.remaining_sizes import with_remaining_sizes
 from precast.trace.capture.least_sizes import with_least_sizes_of_graph
+from precast.trace.eager.python_kernels import again_with_python_kernels
 from precast.trace.fake_inputs import fresh_copies
 from precast.trace.functionalize import functionalized
 from precast.trace.record import trace
@@ -165,7 +167,7 @@ def _decomposed(program: Program) -> fx.GraphModule:
     """The same graph in the native backend's operators."""
     if any(free_unbacked(each.symbol) for each in program.sizes.symbols):
         # `x[mask] + y[mask]` has one data-dependent size only if the places of the mask are computed once.
-        program = program.replace(graph=fx_graph_cse(program.graph))
+        program = with_remaining_sizes(program.replace(graph=fx_graph_cse(program.graph)))
     module = retraced(program, standalone_decompositions())
     if not any(node.target is _RECURRENT for node in module.graph.nodes):
         return module
@@ -174,6 +176,7 @@ def _decomposed(program: Program) -> fx.GraphModule:
         return retraced(program, standalone_decompositions())
 
 
+@again_with_python_kernels
 def retraced(program: Program, decompositions: Mapping[Any, Callable[..., Any]] | None) -> fx.GraphModule:
     """Retrace the program's graph over the same inputs, decomposing operators."""
     mode = fake_mode_of(program)

@@ -12,7 +12,7 @@ from precast.autograd.uncaptured import UncapturedForward
 from precast.graph.compilation import kind_of_graph
 from precast.graph.nodes import has_value, source_line_of, value_of
 from precast.graph.printer import target_name
-from precast.native.split import makes_sizes
+from precast.native.sizes_from_data import makes_sizes
 from precast.ops.facts import Fact, facts_of
 from precast.ops.own_operators import random_seed
 from precast.report.contents import Break

@@ -163,18 +163,29 @@ class _Run:
 
     decisions: Decisions
     made: int = 0
+    known: dict[object, bool] = field(default_factory=dict)
+    """The symbolic conditions that this run forked at, or tries: asked again, they have the same value."""
 
     def decide(self, value: Asked, place: Place | None) -> bool:
+        condition = value.node.expr if isinstance(value, torch.SymBool) else None
+        if condition in self.known:
+            return self.known[condition]
+        choice = self._choice(value, place)
+        if choice.message is not None:
+            # Recorded anew each time: an earlier check may be in a subgraph that does not run.
+            _check(value, choice.value, choice.message)
+        elif condition is not None:
+            self.known[condition] = choice.value
+        return choice.value
+
+    def _choice(self, value: Asked, place: Place | None) -> Choice:
         decisions = self.decisions
         if self.made < len(decisions.settled):
-            choice = decisions.settled[self.made]
             self.made += 1
-            if choice.message is not None:
-                _check(value, choice.value, choice.message)
-            return choice.value
+            return decisions.settled[self.made - 1]
         if self.made == len(decisions.settled) and decisions.attempt is not None:
             self.made += 1
-            return decisions.attempt
+            return Choice(decisions.attempt)
         raise UndecidedError(decisions, value, place)
 
 

@@ -72,6 +72,8 @@ _ALSO_DECOMPOSED = [
     _aten.narrow_copy,
     _aten.permute_copy,
     _aten.rrelu_with_noise_backward,
+    _aten.tril_indices,
+    _aten.triu_indices,
     _aten.unbind_copy,
     _aten.view_copy,
 ]

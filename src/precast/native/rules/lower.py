@@ -255,7 +255,7 @@ def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> 
     builder.node_name, builder.origin = node.name, f"{node.name}: {node.target}"
     builder.at = str(source_line_of(node) or "") or None
     builder.number = to_index(value) if isinstance(value, torch.SymInt) else None
-    builder.bound = known_bound(value)
+    builder.bound = known_bound(value, builder.known_sizes)
     builder.meet_sizes(symbols_in(value))
     replace, arguments = _replacing(meanings), node.args
     rule = rule_for(node.target)

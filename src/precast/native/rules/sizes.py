@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import sympy
 import torch
@@ -41,17 +41,20 @@ MOST = 2**40
 """The maximal number of elements of a buffer: a size that may exceed it counts as unbounded."""
 
 
-def known_bound(value: object) -> Index | None:
-    """The upper bound of a data-dependent size, as far as its range and the user's assertions imply one."""
+def known_bound(value: object, known: Collection[str] = ()) -> Index | None:
+    """The upper bound of a data-dependent size, as far as its range and the user's assertions imply one.
+
+    It may depend on the data-dependent sizes that are ``known`` already.
+    """
     if isinstance(value, tuple | list):
-        return next((bound for each in value if (bound := known_bound(each)) is not None), None)
+        return next((bound for each in value if (bound := known_bound(each, known)) is not None), None)
     sizes: tuple[object, ...] = tuple(value.shape) if isinstance(value, torch.Tensor) else (value,)
     found = [each for each in sizes if isinstance(each, torch.SymInt) and free_unbacked_symbols(each)]
     if not found or not found[0].node.expr.is_Symbol:
         return None
     symbol, shape_env = found[0].node.expr, found[0].node.shape_env
     promised = (each.expr for each in shape_env.deferred_runtime_asserts.get(symbol, ()))
-    bounds = [bound for each in promised if (bound := _bound_in(each, symbol)) is not None]
+    bounds = [bound for each in promised if (bound := _bound_in(each, symbol, known)) is not None]
     upper = shape_env.var_to_range[symbol].upper
     if upper.is_Integer and upper < MOST:
         bounds.append(constant(int(upper)))
@@ -59,18 +62,25 @@ def known_bound(value: object) -> Index | None:
     return min(bounds, key=lambda bound: -1 if bound.constant is None else bound.constant, default=None)
 
 
-def _bound_in(promise: sympy.Basic, symbol: sympy.Symbol) -> Index | None:
-    """The bound that an assertion ``symbol <= bound`` implies; None if it has another form."""
+def _bound_in(promise: sympy.Basic, symbol: sympy.Symbol, known: Collection[str]) -> Index | None:
+    """The bound that an assertion ``symbol + … <= …`` implies; None if it has another form."""
     if isinstance(promise, sympy.GreaterThan | sympy.StrictGreaterThan):
         promise = promise.reversed
-    if not isinstance(promise, sympy.LessThan | sympy.StrictLessThan) or promise.lhs.free_symbols != {symbol}:
+    if not isinstance(promise, sympy.LessThan | sympy.StrictLessThan):
         return None
-    bound = promise.rhs - (promise.lhs - symbol) - (1 if isinstance(promise, sympy.StrictLessThan) else 0)
-    return None if free_unbacked(bound) or symbol in bound.free_symbols else expression_to_index(bound)
+    room = sympy.expand(promise.rhs - promise.lhs) - (1 if isinstance(promise, sympy.StrictLessThan) else 0)
+    bound = room + symbol
+    is_known = all(each.name in known for each in unbacked_in(bound))
+    return expression_to_index(bound) if is_known and symbol not in bound.free_symbols else None
+
+
+def unbacked_in(expression: sympy.Basic) -> list[sympy.Symbol]:
+    """The data-dependent sizes in an expression."""
+    return [symbol for symbol in expression.free_symbols if symbol_is_type(symbol, SymT.UNBACKED_INT)]
 
 
 def free_unbacked(expression: sympy.Basic) -> bool:
-    return any(symbol_is_type(each, SymT.UNBACKED_INT) for each in expression.free_symbols)
+    return bool(unbacked_in(expression))
 
 
 def to_strides(strides: tuple[int | torch.SymInt, ...]) -> tuple[Index, ...]:

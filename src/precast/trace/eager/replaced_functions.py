@@ -19,6 +19,9 @@ After:  elements looked up at the places of an upper triangle
 Before: ``torch.tensor(x.shape[0] > 3)``, whose C++ code needs a concrete bool
 After:  a tensor of the number 1 or 0, converted to bool
 
+Before: ``torch.linspace(-1, 1, x.shape[2])``, whose C++ code needs a concrete number of steps
+After:  ``arange``, scaled from both ends, as eager does it
+
 Before: ``x.sub_(y, alpha=t)``, with ``t`` a symbol: torch's decomposition checks whether it equals 1
 After:  ``x.add_(y, alpha=-t)``
 
@@ -268,6 +271,22 @@ def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> T
     return number.to(torch.bool if dtype is None else dtype)
 
 
+def _linspace(start: Any, end: Any, steps: Any = None, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+    """``torch.linspace`` that also takes a symbol as the number of steps."""
+    kind = dtype or torch.get_default_dtype()
+    is_plain = all(isinstance(each, int | float) for each in (start, end)) and kind.is_floating_point
+    if not isinstance(steps, torch.SymInt) or not is_plain or not options.keys() <= {"device"}:
+        return torch.linspace(start, end, steps, dtype=dtype, **options)
+    count: Any = steps
+    numbers = torch.arange(count, **options)
+    first, last, intervals = (
+        torch.full((), each, dtype=kind, **options) for each in (start, end, torch.sym_max(count - 1, 1))
+    )
+    step = (last - first) / intervals
+    is_near_start = numbers < torch.sym_max(count // 2, 1)
+    return torch.where(is_near_start, first + step * numbers, last - step * (count - 1 - numbers))
+
+
 # Their parameters have the libraries' names, since they may be passed by name.
 _OPERATORS: dict[str, Callable[..., Any]] = {"transformers::grouped_mm_fallback": _experts}
 
@@ -288,6 +307,7 @@ _SUBTRACTIONS: dict[Any, Any] = {
 _VIEWS = ("as_strided", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze")
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.tensor: _tensor,
+    torch.linspace: _linspace,
     **{(method := getattr(Tensor, f"{name}_")): _moving(method, getattr(Tensor, name)) for name in _VIEWS},
     **{subtract: _subtracting(subtract, add) for subtract, add in _SUBTRACTIONS.items()},
     torch.combinations: _combinations,

@@ -91,8 +91,10 @@ def _leaves(view: View, examples: Sizes) -> bool:
     parts = (*view.shape, *view.strides, view.offset, *view.buffer.shape, *view.buffer.strides)
     symbols = sorted({each.name for part in parts for each in atoms(part) if isinstance(each, Symbol)})
     grids = (Grid((), sizes) for sizes in sample_sizes(symbols, examples))
-    return all(grid.number(first) < 0 or grid.number(last) > grid.number(end) for grid in grids
-               if grid.number(product(view.shape)) > 0)  # fmt: skip
+    outside = [grid.number(first) < 0 or grid.number(last) > grid.number(end) for grid in grids
+               if grid.number(product(view.shape)) > 0]  # fmt: skip
+    # Where a data-dependent size takes all of a dimension, another has nothing of it in every choice.
+    return bool(outside) and all(outside)
 
 
 def _matmul(inputs: Views, outputs: Views, numbers: Shape) -> bool:
