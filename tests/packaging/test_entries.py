@@ -6,6 +6,7 @@ import torch
 
 import precast
 import precast.runtime
+from precast.packaging.calls import exported_entries
 
 
 class TrainStep(torch.nn.Module):
@@ -138,3 +139,13 @@ def test_equal_copies_under_one_name_are_stored_once(tmp_path):
     model = precast.runtime.load(path)
     assert list(model.state) == ["weight", "bias"]
     assert torch.equal(model["a"](x), model["b"](x))
+
+
+@pytest.mark.parametrize("layer", [torch.nn.GRU, torch.nn.RNN, torch.nn.LSTM])
+def test_recurrent_layers_take_any_number_of_steps_where_gradients_are_on(layer):
+    dynamic = ({1: precast.Dim("time", min=1, max=40)},)
+    module, x = layer(3, 4, batch_first=True), torch.randn(2, 5, 3)
+    (exported,) = exported_entries(module, (x,), None, dynamic).values()
+    for steps in (1, 7):
+        x = torch.randn(2, steps, 3)
+        torch.testing.assert_close(exported.module()(x)[0], module(x)[0])

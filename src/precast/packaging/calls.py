@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from precast.artifact.schema import Json
-from precast.errors import ExportError, InputTypeError, InputValueError
+from precast.errors import ExportError, InputTypeError, InputValueError, PrecastError, SymbolicShapeError
 from precast.export.export import export
 from precast.export.program import ExportedProgram
 from precast.export.serialize.constants import constant_to_json
@@ -188,9 +188,23 @@ def _exported(
         module, args, kwargs, dynamic_shapes = (*given, None, None)[:4]
         return _exported(name, module, args, kwargs, dynamic_shapes)
     if callable(given):
-        return export(
-            as_module(given), example_arguments(args), kwargs, dynamic_shapes=dynamic_shapes, branch_on_data=True
+        record = functools.partial(
+            export,
+            as_module(given),
+            example_arguments(args),
+            kwargs,
+            dynamic_shapes=dynamic_shapes,
+            branch_on_data=True,
         )
+        try:
+            return record()
+        except SymbolicShapeError as first:
+            # Recurrent layers take any number of steps only where no gradients are recorded.
+            try:
+                with torch.no_grad():
+                    return record()
+            except (PrecastError, RuntimeError):
+                raise first from None
     raise InputTypeError(
         f"The entry {name!r} is of type {type(given).__name__}.",
         why="what is packaged is a module, a function, an exported program, or several of them by name",
