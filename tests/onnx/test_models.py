@@ -1,14 +1,18 @@
 """Whole architectures in onnxruntime, at the example's sizes and at others."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
+import onnx
+import onnxruntime
 import pytest
 import torch
 import transformers
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from benchmarks.onnx_export import EXPORTERS, bert
 from precast.onnx import ONNXProgram, export
 from precast.trace.capture import Dim
 from tests.models.zoo import ZOO
@@ -123,6 +127,23 @@ def test_a_cache_goes_in_and_out_as_an_object(by_axes: bool):
         torch.testing.assert_close(actual.logits, expected.logits, rtol=1e-3, atol=1e-4)
         for layer, other in zip(actual.past_key_values.layers, expected.past_key_values.layers, strict=True):
             torch.testing.assert_close((layer.keys, layer.values), (other.keys, other.values), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.models
+def test_bert_is_no_larger_and_has_no_more_nodes_than_torchs(tmp_path: Path):
+    """In the file, and in what onnxruntime makes of it: how long it runs depends on the machine, this does not."""
+    model, inputs = bert(layers=2)
+    nodes, sizes = {}, {}
+    for name, run in EXPORTERS.items():
+        path, optimized = tmp_path / f"{name}.onnx", tmp_path / f"optimized_{name}.onnx"
+        run(model, inputs, path, 20)
+        options = onnxruntime.SessionOptions()
+        options.optimized_model_filepath = str(optimized)
+        onnxruntime.InferenceSession(path, options)
+        nodes[name] = [len(onnx.load(each, load_external_data=False).graph.node) for each in (path, optimized)]
+        sizes[name] = sum(each.stat().st_size for each in tmp_path.glob(f"{name}.onnx*"))
+    assert all(ours <= theirs for ours, theirs in zip(nodes["precast"], nodes["torch"], strict=True))
+    assert sizes["precast"] <= sizes["torch"]
 
 
 @pytest.mark.models
