@@ -4,8 +4,10 @@ BERT-base has 440 MB of weights: saving must not copy them, loading must map the
 program's JSON stays small and quick. PyTorch's own export is run beside ours.
 """
 
+import gc
 import json
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -68,6 +70,27 @@ def bert_base(folder: Path) -> None:
         print(f"BERT-base  load {what} hashes {found['seconds']:.2f} s, own memory +{found['megabytes']:.0f} MB")
     theirs, _ = timed(lambda: torch.export.export(model, (), inputs, strict=False))
     print(f"BERT-base  export by torch.export {theirs:.2f} s")
+    repeated_exports(model, inputs)
+
+
+def repeated_exports(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> None:
+    """Later exports in a process, by turns, in processor time: a busy machine matters less."""
+
+    def seconds(work: Callable[[], object]) -> float:
+        gc.collect()
+        started = time.process_time()
+        work()
+        return time.process_time() - started
+
+    pairs = [
+        (
+            seconds(lambda: export(model, (), inputs)),
+            seconds(lambda: torch.export.export(model, (), inputs, strict=False)),
+        )
+        for _ in range(5)
+    ]
+    ours, theirs = (statistics.median(side) for side in zip(*pairs, strict=True))
+    print(f"BERT-base  export again {ours:.2f} s, by torch.export {theirs:.2f} s (processor time)")
 
 
 def deep_gpt(folder: Path) -> None:
