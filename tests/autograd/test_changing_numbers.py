@@ -1,5 +1,7 @@
 """Numbers that keep changing become inputs; what a program writes into Python's state happens after every call."""
 
+import dataclasses
+import threading
 import types
 
 import pytest
@@ -282,6 +284,59 @@ def test_an_int_that_becomes_data_or_an_index_is_compiled_at_most_twice(name):
         assert found.dtype == expected.dtype
         assert torch.equal(found, expected)
     assert len(precast.variants(compiled)) == 2
+
+
+class Slotted:
+    __slots__ = ("scale",)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    scale: int = 1
+
+
+def test_numbers_whose_place_is_gone_are_not_put_there():
+    """While a call was traced, None was written into all places that had ever held a changing number."""
+    local, slotted, table = threading.local(), Slotted(), {}
+
+    def program(x):
+        return x * getattr(local, "scale", 5) * getattr(slotted, "scale", 7) + sum(map(len, table)) + table.get("a", 9)
+
+    compiled = precast.compile(program, backend="nop")
+    for number in (2, 3, 4):
+        local.scale = slotted.scale = table["a"] = number
+        assert torch.equal(compiled(X), program(X))
+    found = []
+    thread = threading.Thread(target=lambda: found.append((compiled(X), program(X), vars(local))))
+    thread.start()
+    thread.join()
+    (ours, eager, held), *_ = found
+    assert torch.equal(ours, eager)
+    assert not held
+    del slotted.scale, table["a"]
+    assert torch.equal(compiled(X), program(X))
+    assert not hasattr(slotted, "scale")
+    assert not table
+
+
+def test_changing_numbers_of_frozen_objects_and_all_others_beside_them():
+    """A place that could not be written left symbols in those that were written before it."""
+    module = Holder()
+    compiled = precast.compile(module, backend="nop")
+    for number in (2, 3, 4, 5):
+        module.first, module.last = number, number + 1
+        object.__setattr__(module.settings, "scale", number)
+        assert torch.equal(compiled(X), module(X))
+        assert type(module.first) is type(module.last) is type(module.settings.scale) is int
+
+
+class Holder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.settings, self.last = 1, Settings(), 1
+
+    def forward(self, x):
+        return x * self.first * self.settings.scale * self.last
 
 
 def test_an_index_out_of_range_is_refused_as_in_eager():

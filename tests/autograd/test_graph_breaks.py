@@ -5,6 +5,7 @@ import pickle
 import threading
 import time
 import warnings
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -290,3 +291,30 @@ def test_reading_a_clock_leaves_the_modules_compiled():
         for x in inputs():
             torch.testing.assert_close(compiled(x), compiled.original_module(x))
     assert graphs.count == 3
+
+
+class Checked(NamedTuple):
+    values: torch.Tensor
+    lengths: torch.Tensor
+
+
+class Strict(Checked):
+    """A container that only takes what it knows, as torch's PackedSequence."""
+
+    __slots__ = ()
+
+    def __new__(cls, values, lengths):
+        assert values.dim() == 2
+        assert lengths.dtype is torch.int64
+        return super().__new__(cls, values, lengths)
+
+
+def test_arguments_in_containers_that_check_their_contents():
+    def function(given):
+        return given.values * int(given.lengths.max())
+
+    given = Strict(torch.ones(2, 3), torch.tensor([1, 3]))
+    compiled = precast.compile(function, backend="nop")
+    with pytest.warns(precast.GraphBreakWarning):
+        assert torch.equal(compiled(given), function(given))
+    assert precast.variants(compiled)[0].inputs == ("given_values: float32[2, 3]", "given_lengths: int64[2]")

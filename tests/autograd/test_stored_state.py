@@ -1,6 +1,7 @@
 """Tensors that a module keeps in Python's state while it runs are put where eager puts them."""
 
 import copy
+import functools
 import pickle
 import threading
 from collections import deque
@@ -420,6 +421,35 @@ def test_a_function_stores_tensors_in_closures_and_objects():
         assert torch.equal(compiled(torch.ones(3)), torch.full((3,), float(number)))
     assert memory.steps == len(seen) == 3
     assert torch.equal(memory.hidden, torch.full((3,), 3.0))
+
+
+def _class_over_variables():
+    """A class whose methods share variables of the function that made it, as in notebooks and factories."""
+    count, sizes, kept = 0, [], {}
+
+    @functools.lru_cache
+    def table(size):
+        return torch.arange(size, dtype=torch.float32)
+
+    class Counting(nn.Module):
+        def forward(self, x):
+            nonlocal count
+            count += 1
+            sizes.append(x.shape[0])
+            kept[count] = x * 2
+            return x * count + table(4)
+
+    return Counting(), lambda: (count, sizes, [each.sum().item() for each in kept.values()])
+
+
+def test_variables_around_the_methods_of_a_class_are_state():
+    eager, see_eager = _class_over_variables()
+    ours, see_ours = _class_over_variables()
+    compiled = precast.compile(ours, backend="nop")
+    for rows in (1, 2, 2, 3):
+        x = torch.ones(rows, 4)
+        assert torch.equal(compiled(x), eager(x))
+        assert see_ours() == see_eager()
 
 
 def test_export_refuses_stored_tensors_and_tells_who_keeps_them():

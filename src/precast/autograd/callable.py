@@ -19,7 +19,14 @@ from torch.utils import _pytree as pytree
 
 from precast.autograd.call_parts import Gradients, Job
 from precast.autograd.compilers_in_use import CompilersInUse
-from precast.autograd.guards.call_key import PlainTensors, ambient_key, ambient_of, dynamic_key, in_ambient
+from precast.autograd.guards.call_key import (
+    PlainTensors,
+    ambient_key,
+    ambient_of,
+    are_modes_watching,
+    dynamic_key,
+    in_ambient,
+)
 from precast.autograd.guards.changing_values import ChangingNumbers, SizeRoots, SizesMet, all_sizes, sizes_of_numbers
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.pieces import Pieces
@@ -38,7 +45,7 @@ from precast.autograd.warm.later import Later
 from precast.autograd.warm.start import WarmStart, warm_start
 from precast.errors import CaptureError, PrecastError
 from precast.graph.compilation import is_compiler_running, new_compilation
-from precast.graph.opened_objects import flatten_opened
+from precast.graph.opened_objects import flatten_opened, repeated_tensors
 from precast.trace.capture.module_state import WithModules, module_state, root_modules
 from precast.trace.graph_breaks import GraphBreak, allowed_breaks
 from precast.trace.raising_checks import is_failed_check
@@ -126,8 +133,8 @@ class AotCallable:
         if in_tracing_session() and not is_compiler_running():
             # Called by a function that is being traced: inlined into it.
             return self._function(*args, **kwargs)
-        if _peek_transform() is not None:
-            # Called under vmap, grad or another transform, which must see every operation.
+        if _peek_transform() is not None or are_modes_watching():
+            # Called under vmap, grad or another transform, or under a mode, which must see every operation.
             return self._function(*args, **kwargs)
         if (kwargs or not _PLAIN.issuperset(map(type, args))) and (modules := _modules_among(args, kwargs)):
             return self._call_with_modules(modules, args, kwargs)
@@ -196,6 +203,8 @@ class AotCallable:
         else:
             leaves, tree = flatten_opened((args, kwargs))
         numbers = self._numbers.inputs_of(tree, leaves)
+        if len(set(map(id, leaves))) < len(leaves) and (repeated := repeated_tensors(leaves)):
+            tree = (tree, *repeated.items())
         if numbers is not None:
             leaves = numbers.inputs(leaves)
         slots = self._slots

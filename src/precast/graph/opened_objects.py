@@ -76,6 +76,16 @@ def flatten_opened(value: Any) -> tuple[list[Any], pytree.TreeSpec]:
     return pytree.tree_flatten(opened(value))
 
 
+def repeated_tensors(leaves: Sequence[Any]) -> dict[int, int]:
+    """The positions of tensors that come again, with the first position of each."""
+    first: dict[int, int] = {}
+    for position, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            first.setdefault(id(leaf), position)
+    repeated = ((position, first.get(id(leaf), position)) for position, leaf in enumerate(leaves))
+    return {position: earlier for position, earlier in repeated if earlier != position}
+
+
 def unflatten(leaves: Iterator[Any], tree: pytree.TreeSpec) -> Any:
     """The value again. Torch's pytree makes a tuple of a ``torch.Size``."""
     if tree.is_leaf():

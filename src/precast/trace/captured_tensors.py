@@ -46,6 +46,7 @@ from precast.trace.executed_code import is_trusted
 from precast.trace.provenance import innermost_users_line
 from precast.trace.script_modules import script_modules_over
 from precast.trace.storages import guarded_storage, is_storage_access, is_storage_resize, resize_storage
+from precast.trace.tensor_facts import noted_lookups_in_vain, question_of
 from precast.trace.texts import Printed, refuse_texts, refused_texts
 
 _TRACED_TYPES = (FakeTensor, FunctionalTensor)
@@ -77,6 +78,9 @@ class CapturedTensors:
         self.discovered: list[torch.Tensor] = []
         self.printed: list[Printed] | None = None
         """What the program prints, if the compiled program will print it."""
+        self.asked: set[str] = set()
+        self.looked_up_in_vain: set[str] = set()
+        """What the program asks of tensors: facts that no graph has, and attributes that tensors lack."""
         self.applies_transforms = False
         """Whether the program applies transforms of ``torch.func``."""
         self.runs_own_backwards = False
@@ -160,6 +164,7 @@ class CapturedTensors:
             refused_texts(self.printed),
             types_of_eager(),
             script_modules_over(self.substitute),
+            noted_lookups_in_vain(self.looked_up_in_vain),
             _SubstitutionMode(self),
         ):
             yield
@@ -199,6 +204,8 @@ class _SubstitutionMode(TorchFunctionMode):
         args, kwargs = self._captured.constants.sizes_known(func, (args, kwargs))
         args = self._captured.substitute(args)
         kwargs = self._captured.substitute(kwargs) if kwargs else {}
+        if (question := question_of(func)) is not None:
+            self._captured.asked.add(question)
         if asks_for_truth(func, args):
             return decide(args[0])
         if compares(func, args):

@@ -224,11 +224,18 @@ def _fresh_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 def _with_standing_of(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
     """Give ``made`` the ``requires_grad`` and ``is_leaf`` of ``tensor``: autograd forbids writes into such leaves."""
+    mark_parameter(tensor, made)
     if tensor.is_leaf:
         # Only if it differs: inside a torch.func transform, requires_grad_ raises.
         return made if made.requires_grad == tensor.requires_grad else made.requires_grad_(tensor.requires_grad)
     torch._mirror_autograd_meta_to(tensor, made)  # type: ignore[attr-defined]
     return made
+
+
+def mark_parameter(tensor: torch.Tensor, made: torch.Tensor) -> None:
+    """Let ``made`` be an instance of ``nn.Parameter`` if ``tensor`` is one."""
+    if isinstance(tensor, torch.nn.Parameter):
+        made.__dict__["_is_param"] = True
 
 
 def map_inner(wrapper: Any, function: Callable[[Any], Any]) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parameter import is_lazy
+from torch.utils._device import DeviceContext
 
 from precast.graph.opened_objects import is_wrapper
 from precast.trace.capture.module_state import root_modules
@@ -24,6 +25,8 @@ _facts_on_cpu = attrgetter("dtype", "shape", "requires_grad", "layout", "is_cpu"
 _facts_anywhere = attrgetter("dtype", "shape", "requires_grad", "layout", "device")
 _stride, _is_neg = torch.Tensor.stride, torch.Tensor.is_neg
 _is_deterministic = torch._C._get_deterministic_algorithms
+_count_dispatch_modes, _count_function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+_function_mode = torch._C._get_function_stack_at
 _is_grad_enabled, _is_inference_mode_enabled = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
 
@@ -36,6 +39,13 @@ def ambient_key() -> tuple[Any, ...]:
         (device, torch.get_autocast_dtype(device)) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)
     )
     return (*modes, autocast)
+
+
+def are_modes_watching() -> bool:
+    """Whether a mode is active that sees each operation, such as a counter of operations; not one for a device."""
+    if _count_dispatch_modes():
+        return True
+    return any(not isinstance(_function_mode(i), DeviceContext) for i in range(_count_function_modes()))
 
 
 def static_key(values: Sequence[Any]) -> tuple[Any, ...]:

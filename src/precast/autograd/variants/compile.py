@@ -102,6 +102,8 @@ def compile_call(
         gradients=analyzed.gradients,
         replaces_state=bool(replaced),
         memory_asked=memory,
+        asked=analyzed.asked,
+        asked_key=analyzed.asked.key(analyzed.tensors),
     )
     return variant, parts
 

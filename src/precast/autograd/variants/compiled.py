@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from precast.autograd.boundary.overlapping_inputs import DuplicatePlan, SyntheticBasePlan, WrittenParts
     from precast.autograd.guards.sizes import SizeCheck
     from precast.trace.state.snapshot import Writes
+    from precast.trace.tensor_facts import AskedFacts
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ class CompiledVariant:
     """Whether a call replaces a parameter or buffer by another tensor."""
     memory_asked: Mapping[int, int] = field(default_factory=dict)
     """The storage sizes that the program asked for, by the number of the input."""
+    asked: "AskedFacts | None" = None
+    asked_key: tuple[bool, ...] | None = ()
     memory: "_KnownMemory" = field(default_factory=lambda: _KnownMemory(), compare=False, repr=False)
 
     def fits(self, values: Sequence[Any]) -> bool:
@@ -126,6 +129,8 @@ class CompiledVariant:
         if self.sizes is not None and not self.sizes.holds(values):
             return False
         if self.memory_asked and not has_memory(self.inputs(values), self.memory_asked):
+            return False
+        if self.asked and self.asked.key(self.inputs(values)) != self.asked_key:
             return False
         overlap = self.overlap
         if not overlap.written:

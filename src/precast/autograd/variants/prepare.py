@@ -24,6 +24,7 @@ from precast.trace.record import FlatFunction
 from precast.trace.state.places import Readings
 from precast.trace.state.reachable import reachable_state
 from precast.trace.state.reads import Reads
+from precast.trace.tensor_facts import AskedFacts, refuse_own_functions
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class AnalyzedCall:
     guards: StateGuards
     impure_reads: tuple[str, ...]
     gradients: GradientInputs
+    asked: AskedFacts
 
     @property
     def fakes(self) -> list[Any]:
@@ -65,7 +67,12 @@ def analyze_call(
     values = [*given, *(each for each in gradients if each is not None)]
     places = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor))
     outputs = OutputPlan()
-    state = reachable_state(function, Reads.of(code_being_noted()), prepared.exchanged)
+    tensors = tuple(values[place] for place in places)
+    refuse_own_functions(tensors)
+    reads = Reads.of(code_being_noted())
+    asked = AskedFacts(prepared.asked.facts, frozenset(filter(reads.may_read, prepared.asked.attributes)))
+    asked.check(tensors)
+    state = reachable_state(function, reads, prepared.exchanged)
     captured = captured_places(prepared.state[len(slots) :], state.tensors)
     guards = StateGuards(state, () if numbers is None else numbers.all_places)
     flat = _over_tensors(function, prepared, lambda: [*slots.read(), *captured.read()], outputs, guards, numbers)
@@ -78,11 +85,12 @@ def analyze_call(
         flat=flat,
         facts=facts,
         places=places,
-        tensors=tuple(values[place] for place in places),
+        tensors=tensors,
         captured=captured,
         outputs=outputs,
         guards=guards,
         impure_reads=tuple(dict.fromkeys(impure_reads)),
+        asked=asked,
         gradients=replace(prepared.gradients, owners=tuple(map(places.index, prepared.gradients.owners))),
     )
 
@@ -101,7 +109,7 @@ def _over_tensors(
     runs in the Python state that was traced.
     """
     template, tree, gradients = list(prepared.fake_inputs), prepared.call.tree, prepared.gradients
-    decisions = prepared.decisions
+    decisions, repeated = prepared.decisions, prepared.repeated
     places = [i for i, value in enumerate(template) if isinstance(value, torch.Tensor)]
 
     def run(*tensors: Any) -> list[Any]:
@@ -118,6 +126,7 @@ def _over_tensors(
                 numbers=numbers,
                 gradients=gradients,
                 decisions=decisions,
+                repeated=repeated,
             )
             results = flat(*inputs)
         assert flat.out_tree is not None, "the function has run"

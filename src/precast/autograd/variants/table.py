@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from precast.autograd.guards.call_key import dynamic_key, static_key, what_changes
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.variants.compiled import CompiledVariant
-from precast.graph.opened_objects import PLAIN_TYPES
+from precast.graph.opened_objects import PLAIN_TYPES, opened
 from precast.trace.capture.module_state import module_state, root_modules
 from precast.trace.state.places import Place
 
@@ -77,9 +77,26 @@ class Record:
         return tuple(names)
 
 
-def in_words(arguments: Any) -> Any:
-    """The arguments of a call with each leaf replaced by a text, so that nothing is kept alive."""
-    return pytree.tree_map(_words_for, arguments)
+def in_words(arguments: tuple[Any, Any]) -> Any:
+    """The arguments of a call with each leaf replaced by a text, so that nothing is kept alive.
+
+    Containers become dicts with the same keys: a container's class may refuse texts.
+    """
+    args, kwargs = opened(arguments)
+    return tuple(map(_in_words, args)), {name: _in_words(value) for name, value in kwargs.items()}
+
+
+def _in_words(value: Any) -> Any:
+    children, tree = pytree.tree_flatten(value, is_leaf=lambda each: each is not value)
+    if tree.is_leaf():
+        return _words_for(value)
+    with_keys = pytree.SUPPORTED_NODES[tree.type].flatten_with_keys_fn
+    keys = range(len(children)) if with_keys is None else [_name_of(key) for key, _ in with_keys(value)[0]]
+    return dict(zip(keys, map(_in_words, children), strict=True))
+
+
+def _name_of(key: Any) -> Any:
+    return getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))
 
 
 def _words_for(value: Any) -> str:

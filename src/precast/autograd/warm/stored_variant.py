@@ -56,8 +56,11 @@ def variant_data(variant: CompiledVariant, parts: CallParts, state: FoundState) 
         or variant.replaces_state
         or parts.memory_bytes
         or variant.memory_asked
+        or variant.asked
     ):
-        raise Indescribable("aliased outputs, state that is replaced, or memory that is resized")
+        raise Indescribable(
+            "aliased outputs, replaced state, resized memory, or questions about the tensors themselves"
+        )
     if any(layout for sides in parts.layouts.values() for side in sides for layout in side):
         raise Indescribable("tensor subclasses")
     return {

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from precast.trace.state.places import Place
+from precast.trace.state.places import MISSING, Place
 
 # Sizes 0 and 1 are always specialized.
 _LEAST_SIZE = 2
@@ -76,20 +76,25 @@ class NumberInputs:
 
     @contextmanager
     def put(self, inputs: Sequence[Any]) -> Iterator[None]:
-        """While active, the places hold the numbers, symbols and tensors of these inputs."""
-        before = list(map(_read, self.all_places))
-        given = inputs[len(inputs) - len(before) :]
-        for number, (place, value) in enumerate(zip(self.all_places, given, strict=True)):
-            place.write(of_input(value) if number < len(self.places) else value)
+        """While active, the places hold the numbers, symbols and tensors of these inputs; those that are gone stay so."""
+        before = [(place, value) for place in self.all_places if (value := _read(place, _GONE)) is not _GONE]
+        given = inputs[len(inputs) - len(self.all_places) :]
+        there = {id(place) for place, _ in before}
         try:
+            for number, (place, value) in enumerate(zip(self.all_places, given, strict=True)):
+                if id(place) in there:
+                    place.write(of_input(value) if number < len(self.places) else value)
             yield
         finally:
-            for place, value in zip(self.all_places, before, strict=True):
+            for place, value in before:
                 place.write(value)
 
 
-def _read(place: Place) -> Any:
+_GONE = object()
+
+
+def _read(place: Place, otherwise: object = None) -> Any:
     try:
         return place.read()
-    except (LookupError, AttributeError, ValueError):
-        return None
+    except MISSING:
+        return otherwise

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from precast.errors import CaptureError, InputTypeError, StateMutationError
 from precast.events import stage
 from precast.graph.boundary import NO_GRADIENTS, GradientInputs
-from precast.graph.opened_objects import PLAIN_TYPES
+from precast.graph.opened_objects import PLAIN_TYPES, repeated_tensors
 from precast.graph.signature import InputKind
 from precast.graph.sizes import LEAST_NUMBER, SizeRange
 from precast.trace.backward_runs import BackwardRuns, GradientSearch, gradient_inputs, noting_backwards
@@ -55,6 +55,7 @@ from precast.trace.state.python_state import watched_python_state
 from precast.trace.state.references import Reference, References
 from precast.trace.state.snapshot import Write, Writes
 from precast.trace.state.stored import NOTHING_STORED, Stored
+from precast.trace.tensor_facts import AskedFacts
 
 _PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}
 
@@ -69,7 +70,7 @@ class FlatCallable:
     (``stored``); with ``returns_writes``, its writes to Python state (``writes``) follow. Last comes the new ``.grad``
     of the inputs whose ``.grad`` was replaced (``gradient_owners``). ``spent`` are the results through which the
     program has already run a backward. ``constants`` are leaves that are constants of the program, by position; with
-    ``knows_state``, small numbers in the state are, too.
+    ``knows_state``, small numbers in the state are, too. ``repeated`` leaves are the same tensors as earlier ones.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class FlatCallable:
         meets_nothing: bool = False,
         constants: Mapping[int, tuple[str, torch.Tensor]] | None = None,
         knows_state: bool = False,
+        repeated: Mapping[int, int] | None = None,
     ) -> None:
         self._function = function
         self._state = tuple(state)
@@ -99,6 +101,7 @@ class FlatCallable:
         self._decisions = decisions or Decisions()
         self._meets_nothing = meets_nothing
         self._constants = constants or {}
+        self._repeated = repeated or {}
         self._known_state = small_numbers(unsaved_tensors(root_modules(function))) if knows_state else None
         self.out_tree: pytree.TreeSpec | None = None
         self.has_changes = False
@@ -108,6 +111,7 @@ class FlatCallable:
         self.spent: tuple[int, ...] = ()
         self.runs_backward = False
         self.applies_transforms = False
+        self.asked = AskedFacts()
 
     def __call__(self, *flat: Any) -> list[Any]:
         inputs, gradients = self._gradients.split(flat)
@@ -142,12 +146,15 @@ class FlatCallable:
         program = running_own_backwards(self._function, backwards, captured, flat)
         self._run(program, captured, flat[len(self._state) :])
         self.applies_transforms = captured.applies_transforms
+        self.asked = AskedFacts(frozenset(captured.asked), frozenset(captured.looked_up_in_vain))
         self.runs_backward = backwards.has_run
         gradients.finish(runs_backward=backwards.has_run)
         return captured.discovered
 
     def _with_constants(self, leaves: Sequence[Any], captured: CapturedTensors) -> list[Any]:
         leaves = list(leaves)
+        for position, first in self._repeated.items():
+            leaves[position] = leaves[first]
         for position, (path, tensor) in self._constants.items():
             with captured.exchanged():
                 check_is_same(leaves[position], tensor, path)
@@ -238,6 +245,9 @@ class PreparedCall:
     """Tensors among the arguments that are constants of the program, by position: their path and value."""
     applies_transforms: bool = False
     """Whether the program itself applies transforms of ``torch.func``."""
+    asked: AskedFacts = field(default_factory=AskedFacts)
+    repeated: Mapping[int, int] = field(default_factory=dict)
+    """The leaves that are the same tensor as an earlier one, by position."""
 
 
 @stage
@@ -276,8 +286,9 @@ def prepare(
     fake_state = [fakes.fake(item.tensor) for item in state]
     decisions = Decisions(MOST_FORKS if may_fork else 0)
     constants = constants_among(constant_arguments, call)
+    repeated = repeated_tensors(call.leaves) if keeps_writes else {}
     flat_over = partial(FlatCallable, function, tree=call.tree, numbers=numbers, returns_leaks=returns_leaks)
-    flat_over = partial(flat_over, decisions=decisions, constants=constants, knows_state=knows_state)
+    flat_over = partial(flat_over, decisions=decisions, constants=constants, knows_state=knows_state, repeated=repeated)
     tensors = [*(item.tensor for item in state), *call.leaves]
     first = flat_over(state=tensors[: len(state)], returns_writes=keeps_writes)
     met = _NOTHING if meets_nothing else _discover(first, tensors, [*fake_state, *fake_leaves], fakes, decisions)
@@ -299,6 +310,8 @@ def prepare(
         decisions=decisions,
         constants=constants,
         applies_transforms=first.applies_transforms,
+        asked=first.asked,
+        repeated=repeated,
     )
 
 

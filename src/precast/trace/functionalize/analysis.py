@@ -43,6 +43,7 @@ def analyze(function: FlatFunction, inputs: Sequence[Any], mode: FakeTensorMode)
             outputs = list(function(*wrapped))
             input_facts = _with_memory(tuple(map(_input_facts, copies, wrapped, origins)), wrapped, notes)
             output_facts, bases = _Outputs(wrapped, outputs, input_facts).facts()
+            _refuse_exchanged_memory_of_others(wrapped, outputs, input_facts, output_facts)
             facts = BoundaryFacts(input_facts, output_facts, bases, len(functional._tokens), probe.found)
             values = [from_functional(value) for value in boundary_outputs(wrapped, outputs, facts)]
         mode.epoch += 1
@@ -111,6 +112,30 @@ def _input_facts(before: Any, now: Any, origin: Any) -> InputFacts:
         starts_requiring_grad=now.requires_grad and now.is_leaf and not before.requires_grad,
         stops_requiring_grad=before.requires_grad and not now.requires_grad,
     )
+
+
+def _refuse_exchanged_memory_of_others(
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    input_facts: Sequence[InputFacts],
+    output_facts: Sequence[OutputFacts],
+) -> None:
+    """Raise if an input is pointed at memory that the caller also sees otherwise: the graph returns copies."""
+    exchanged = [number for number, fact in enumerate(input_facts) if fact.replaces_storage]
+    for number in exchanged:
+        memory = _memory_now(inputs[number])
+        made_again = [fact.base == number and fact.relation in _OF_INPUTS for fact in output_facts]
+        others = [value for place, value in enumerate(inputs) if place != number]
+        others += [output for output, is_made in zip(outputs, made_again, strict=True) if not is_made]
+        if memory is not None and memory in map(_memory_now, others):
+            raise CaptureError(
+                "The program points an input at the memory of another tensor (set_, or an assignment to its data).",
+                why="later writes into the one have to show in the other, and a graph returns values, not memory",
+                fix="Copy the values (copy_), or do it outside of what is compiled.",
+            )
+
+
+_OF_INPUTS = (Relation.IS_INPUT, Relation.VIEW_OF_INPUT)
 
 
 def _with_memory(facts: tuple[InputFacts, ...], inputs: Sequence[Any], notes: MemoryNotes) -> tuple[InputFacts, ...]:
@@ -244,6 +269,11 @@ def _storage_key(value: Any) -> int | None:
         return None
     key: int = value.untyped_storage()._cdata
     return key
+
+
+def _memory_now(value: Any) -> int | None:
+    """The same for functional tensors after the run: ``set_`` exchanges the storage that they are functional over."""
+    return _storage_key(value.elem if isinstance(value, FunctionalTensor) else value)
 
 
 def _root_of(group: Sequence[torch.Tensor]) -> torch.Tensor | None:

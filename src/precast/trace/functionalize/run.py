@@ -17,7 +17,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 
 from precast._torch_compat import SHARING_CHECKS
 from precast.graph.opened_objects import is_wrapper
-from precast.trace.fake_inputs import map_inner
+from precast.trace.fake_inputs import map_inner, mark_parameter
 from precast.trace.functionalize.draws_in_place import draw_as_eager, rows_of_eager
 from precast.trace.functionalize.known_values import Journal
 from precast.trace.provenance import innermost_users_line
@@ -32,8 +32,11 @@ def to_functional(value: Any) -> Any:
         return map_inner(value, to_functional)
     if value.requires_grad and value.is_leaf:
         # Torch's wrapper would not be a leaf, but a program that runs a backward accumulates gradients here.
-        return FunctionalTensor.to_functional(value.detach()).requires_grad_()
-    return FunctionalTensor.to_functional(value)
+        wrapped = FunctionalTensor.to_functional(value.detach()).requires_grad_()
+    else:
+        wrapped = FunctionalTensor.to_functional(value)
+    mark_parameter(value, wrapped)
+    return wrapped
 
 
 def from_functional(value: Any) -> Any:

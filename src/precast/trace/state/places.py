@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
+from types import FunctionType
 from typing import Any
 
 from precast.trace.exchanged_attributes import ExchangedAttribute
@@ -40,7 +41,10 @@ class Place:
 
     def write(self, value: Any) -> None:
         if self.is_attribute or self.owner is not None:
-            setattr(self.owner or self.holder, self.key, value)
+            holder = self.owner or self.holder
+            # A __setattr__ of the user's would have effects of its own, or refuse, as those of frozen dataclasses do.
+            assign = object.__setattr__ if isinstance(type(holder).__setattr__, FunctionType) else setattr
+            assign(holder, self.key, value)
         elif isinstance(self.holder, dict) and isinstance(found := self.holder.get(self.key), ExchangedAttribute):
             found.before = value
         else:

@@ -359,7 +359,8 @@ class _Walk:
         is_named = self._reads.may_read(name)
         function = value if is_named else getattr(value, "__func__", getattr(value, "fget", value))
         if isinstance(function, FunctionType):
-            return not self._reads.state_only and self._reads.runs(function)
+            # Of code, only the variables around it are state.
+            return _closes_over_state(function) if self._reads.state_only else self._reads.runs(function)
         return is_named or (is_unnamed_method(name) and callable(value))
 
     def _function(self, function: FunctionType, path: str) -> None:
@@ -465,6 +466,10 @@ def _key_in_words(key: Any) -> str:
 
 def _always(_: Any) -> bool:
     return True
+
+
+def _closes_over_state(function: FunctionType) -> bool:
+    return any(name != "__class__" for name in function.__code__.co_freevars)
 
 
 def _is_bound(cell: CellType) -> bool:
