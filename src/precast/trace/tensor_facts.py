@@ -1,8 +1,8 @@
 """What a program asks of the tensors that it is given, and that neither graphs nor keys of calls have.
 
 Before: ``x * 2 if x.is_leaf else x``; ``x._base is None``; ``getattr(x, "scale", 1)``
-After:  ``AskedFacts({"is_leaf", "_base"}, {"scale"})``: tracing answers as for an ordinary tensor, one that is no view and
-        has no attributes of its own; a call with any other tensor is not served by the graph
+After:  ``AskedFacts({"is_leaf", "_base"}, {"scale"})``: tracing answers as for an ordinary tensor, one that is no
+        view and has no attributes of its own; a call with any other tensor is not served by the graph
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -58,9 +58,7 @@ def variant_data(variant: CompiledVariant, parts: CallParts, state: FoundState) 
         or variant.memory_asked
         or variant.asked
     ):
-        raise Indescribable(
-            "aliased outputs, replaced state, resized memory, or questions about the tensors themselves"
-        )
+        raise Indescribable("aliased outputs, replaced state, resized memory, or questions about tensors")
     if any(layout for sides in parts.layouts.values() for side in sides for layout in side):
         raise Indescribable("tensor subclasses")
     return {

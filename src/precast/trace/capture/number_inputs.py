@@ -76,7 +76,7 @@ class NumberInputs:
 
     @contextmanager
     def put(self, inputs: Sequence[Any]) -> Iterator[None]:
-        """While active, the places hold the numbers, symbols and tensors of these inputs; those that are gone stay so."""
+        """While active, the places that exist hold the numbers, symbols and tensors of these inputs."""
         before = [(place, value) for place in self.all_places if (value := _read(place, _GONE)) is not _GONE]
         given = inputs[len(inputs) - len(self.all_places) :]
         there = {id(place) for place, _ in before}
