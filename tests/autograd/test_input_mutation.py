@@ -255,14 +255,6 @@ def test_resize_as_another_tensor():
     assert_like_eager(resized_as, lambda: ([], [torch.arange(12.0).view(4, 3), torch.zeros(5)]))
 
 
-def test_set_points_the_callers_tensor_at_other_memory():
-    def function(x, y):
-        x.set_(y)
-        return x * 2
-
-    assert_like_eager(function, constants, compiler=nop)
-
-
 def test_set_and_then_an_update_with_gradients_is_refused():
     def function(x, y):
         with torch.no_grad():

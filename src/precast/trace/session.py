@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from precast.errors import CaptureError
 from precast.trace.checkpoint_regions import tagged_checkpoints
 from precast.trace.collectives import functional_collectives
 
@@ -121,18 +122,55 @@ def _without_saved_tensor_hooks() -> Iterator[None]:
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
+class _Modes(NamedTuple):
+    """The modes of torch that a program can set for what comes after it."""
+
+    grad: bool
+    dtype: torch.dtype
+    deterministic: tuple[bool, bool]
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+
+    @classmethod
+    def current(cls) -> "_Modes":
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        return cls(
+            torch.is_grad_enabled(),
+            torch.get_default_dtype(),
+            (deterministic, torch.is_deterministic_algorithms_warn_only_enabled()),
+            tuple((each, torch.is_autocast_enabled(each), torch.get_autocast_dtype(each)) for each in ("cpu", "cuda")),
+        )
+
+    def restore(self) -> None:
+        if self == _Modes.current():
+            return
+        torch.set_grad_enabled(self.grad)
+        torch.set_default_dtype(self.dtype)
+        torch.use_deterministic_algorithms(self.deterministic[0], warn_only=self.deterministic[1])
+        for device, enabled, dtype in self.autocast:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+
+
 @contextmanager
 def _restored_modes() -> Iterator[None]:
     """Undo setter calls (``torch.set_grad_enabled(False)``, …) that the user's code left in effect."""
-    grad_mode, default_dtype = torch.is_grad_enabled(), torch.get_default_dtype()
-    autocast = {
-        device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
-    }
+    before = _Modes.current()
     try:
         yield
     finally:
-        torch.set_grad_enabled(grad_mode)
-        torch.set_default_dtype(default_dtype)
-        for device, (enabled, dtype) in autocast.items():
-            torch.set_autocast_enabled(device, enabled)
-            torch.set_autocast_dtype(device, dtype)
+        before.restore()
+
+
+@contextmanager
+def unchanged_modes() -> Iterator[None]:
+    """Run a program inside; raises if it leaves modes of torch other than it found them, as a graph would not."""
+    before = _Modes.current()
+    with _restored_modes():
+        yield
+        changed = before != _Modes.current()
+    if changed:
+        raise CaptureError(
+            "The program switches gradients, autocast, the default dtype or deterministic algorithms for what follows.",
+            why="a graph computes values, and leaves torch's modes as they are",
+            fix="Switch them in a with statement, or outside of what is compiled.",
+        )

@@ -96,6 +96,9 @@ class AskedFacts:
                 yield from self.attributes.intersection(vars(tensor))
 
 
+NOTHING_ASKED = AskedFacts()
+
+
 @contextmanager
 def noted_lookups_in_vain(names: set[str]) -> Iterator[None]:
     """While active, record the attributes that traced tensors are asked for and do not have."""

@@ -166,12 +166,14 @@ def memory_order(tensor: torch.Tensor) -> tuple[Any, ...] | None:
 
 def what_changes(keys: Sequence[tuple[Any, ...]], names: Sequence[str]) -> str:
     """A description of the parts in which the calls' keys differ; ``names`` are those of the inputs."""
-    trees, modules, ambients, inputs = zip(*keys, strict=True)
+    structures_of_calls, modules, ambients, inputs = zip(*keys, strict=True)
+    trees, repeated = zip(*map(_without_repeated, structures_of_calls), strict=True)
     modes, layouts, structures = zip(*modules, strict=True)
     parts = [
         name
         for name, values in (
             ("the structure of the arguments", trees),
+            ("which arguments are one tensor", repeated),
             ("train/eval modes", modes),
             ("which parameters, buffers and submodules there are", [*zip(layouts, structures, strict=True)]),
             ("grad mode, autocast, default dtype or deterministic algorithms", ambients),
@@ -188,6 +190,11 @@ def what_changes(keys: Sequence[tuple[Any, ...]], names: Sequence[str]) -> str:
         name = names[position] if position < len(names) else f"input {position}"
         parts.append(f"{name} ({_difference(first, second)})")
     return "; ".join(parts) or "sizes that do not satisfy the guards, or which inputs overlap"
+
+
+def _without_repeated(structure: Any) -> tuple[Any, Any]:
+    """The tree of a call's arguments, and which of them are repeated."""
+    return (structure[0], structure[1:]) if isinstance(structure, tuple) else (structure, ())
 
 
 def _value_in_words(key: tuple[Any, ...]) -> str:

@@ -20,12 +20,12 @@ from precast.graph.opened_objects import unflatten
 from precast.trace.capture.argument_containers import ArgumentContainer, apply_changes, argument_containers
 from precast.trace.state.places import NOWHERE, Place, Readings
 from precast.trace.state.references import KeptContainer, with_shared
+from precast.trace.tensor_facts import NOTHING_ASKED, AskedFacts
 
 if TYPE_CHECKING:
     from precast.autograd.boundary.overlapping_inputs import DuplicatePlan, SyntheticBasePlan, WrittenParts
     from precast.autograd.guards.sizes import SizeCheck
     from precast.trace.state.snapshot import Writes
-    from precast.trace.tensor_facts import AskedFacts
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class CompiledVariant:
     """Whether a call replaces a parameter or buffer by another tensor."""
     memory_asked: Mapping[int, int] = field(default_factory=dict)
     """The storage sizes that the program asked for, by the number of the input."""
-    asked: "AskedFacts | None" = None
+    asked: AskedFacts = NOTHING_ASKED
     asked_key: tuple[bool, ...] | None = ()
     memory: "_KnownMemory" = field(default_factory=lambda: _KnownMemory(), compare=False, repr=False)
 

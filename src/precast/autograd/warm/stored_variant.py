@@ -25,6 +25,7 @@ from precast.graph.boundary import GradientInputs
 from precast.graph.compilation import Compilation
 from precast.trace.state.reachable import ReachableState, reachable_state
 from precast.trace.state.reads import Reads
+from precast.trace.tensor_facts import AskedFacts
 
 if TYPE_CHECKING:
     from precast.autograd.guards.sizes import SizeCheck
@@ -56,9 +57,8 @@ def variant_data(variant: CompiledVariant, parts: CallParts, state: FoundState) 
         or variant.replaces_state
         or parts.memory_bytes
         or variant.memory_asked
-        or variant.asked
     ):
-        raise Indescribable("aliased outputs, replaced state, resized memory, or questions about tensors")
+        raise Indescribable("aliased outputs, state that is replaced, or memory that is resized")
     if any(layout for sides in parts.layouts.values() for side in sides for layout in side):
         raise Indescribable("tensor subclasses")
     return {
@@ -69,6 +69,8 @@ def variant_data(variant: CompiledVariant, parts: CallParts, state: FoundState) 
         "gradients": asdict(variant.gradients),
         "sizes": None if variant.sizes is None else variant.sizes.to_data(),
         "written": variant.overlap.written,
+        "asked": [sorted(variant.asked.facts), sorted(variant.asked.attributes)],
+        "asked_key": repr(variant.asked_key),
         "outputs": _outputs_data(variant.outputs, state),
         "training": None if parts.training is None else asdict(parts.training),
         "reads_grad_mode": parts.reads_grad_mode,
@@ -101,9 +103,12 @@ def variant_of(data: Mapping[str, Any], values: Sequence[Any], state: FoundState
         outputs=outputs,
         guards=guards,
         gradients=GradientInputs(*(tuple(data["gradients"][name]) for name in ("owners", "present"))),
+        asked=AskedFacts(*map(frozenset, data["asked"])),
     )
     key = variant.current_key(values)
-    return replace(variant, captured_key=key) if repr(key) == data["captured_key"] else None
+    found = replace(variant, captured_key=key)
+    found = replace(found, asked_key=found.asked.key(found.inputs(values)))
+    return found if [repr(key), repr(found.asked_key)] == [data["captured_key"], data["asked_key"]] else None
 
 
 def call_of(

@@ -50,12 +50,13 @@ from precast.trace.eager.fake_mode import dispatch_for
 from precast.trace.fake_inputs import DimensionPlan, DynamicSize, FakeInputs, fresh_copies
 from precast.trace.graph_breaks import breaks_at_hooks
 from precast.trace.provenance import innermost_users_line, run_users_code
+from precast.trace.session import unchanged_modes
 from precast.trace.state.places import Home
 from precast.trace.state.python_state import watched_python_state
 from precast.trace.state.references import Reference, References
 from precast.trace.state.snapshot import Write, Writes
 from precast.trace.state.stored import NOTHING_STORED, Stored
-from precast.trace.tensor_facts import AskedFacts
+from precast.trace.tensor_facts import NOTHING_ASKED, AskedFacts
 
 _PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}
 
@@ -111,7 +112,7 @@ class FlatCallable:
         self.spent: tuple[int, ...] = ()
         self.runs_backward = False
         self.applies_transforms = False
-        self.asked = AskedFacts()
+        self.asked = NOTHING_ASKED
 
     def __call__(self, *flat: Any) -> list[Any]:
         inputs, gradients = self._gradients.split(flat)
@@ -198,6 +199,7 @@ class FlatCallable:
             steps_as_numbers(),
             breaks_at_hooks(),
             forgotten_results(),
+            unchanged_modes(),
         ):
             result = self._decisions.run(partial(run_users_code, program), args, kwargs)
         captured.constants.check_unwritten()
@@ -245,7 +247,7 @@ class PreparedCall:
     """Tensors among the arguments that are constants of the program, by position: their path and value."""
     applies_transforms: bool = False
     """Whether the program itself applies transforms of ``torch.func``."""
-    asked: AskedFacts = field(default_factory=AskedFacts)
+    asked: AskedFacts = NOTHING_ASKED
     repeated: Mapping[int, int] = field(default_factory=dict)
     """The leaves that are the same tensor as an earlier one, by position."""
 

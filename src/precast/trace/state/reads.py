@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from string import Formatter
-from types import CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
+
+from torch.nn import functional
 
 from precast.trace.executed_code import Executed, ExecutedCode, is_machinery, is_trusted
 
@@ -50,7 +52,9 @@ class Reads:
         own = [each for each in relevant if not is_trusted(_module_of(each))]
         opened = frozenset(map(class_name, executed.opened))
         functions = frozenset(_function_name(_module_of(each), each.code) for each in relevant)
-        variables, appended = _each_once(variables_read, own), _only_appended([each.code for each in own])
+        layers = [each for each in relevant if _module_of(each).startswith("torch.nn.modules.")]
+        variables = (*_each_once(variables_read, own), *_each_once(functions_of_layers, layers))
+        appended = _only_appended([each.code for each in own])
         unbound = _each_once(unbound_in, own)
         return cls(frozenset(names | executed.looked_up), variables, functions, opened, appended, unbound)
 
@@ -192,6 +196,12 @@ def variables_read(code: CodeType, variables: dict[str, Any], module: str) -> It
                 yield from _named_in(found, code, visited)
 
 
+def functions_of_layers(code: CodeType, variables: dict[str, Any], module: str) -> Iterator[Variable]:
+    """The functions of ``torch.nn.functional`` that a layer of torch calls: some programs replace these for all."""
+    if any(variables.get(name) is functional for name in code.co_names):
+        yield from _named_in(functional, code, set())
+
+
 def unbound_in(code: CodeType, variables: dict[str, Any], module: str) -> Iterator[Variable]:
     """The globals that a function refers to and that are unbound."""
     extended = 0
@@ -209,6 +219,9 @@ MODULES = "sys.modules"
 _BY_TEXT = frozenset({"import_module", "modules"})
 
 
+_FUNCTIONS = (FunctionType, BuiltinFunctionType)
+
+
 def _named_in(module: ModuleType, code: CodeType, visited: set[int]) -> Iterator[Variable]:
     held = vars(module)
     if id(held) in visited:
@@ -218,6 +231,6 @@ def _named_in(module: ModuleType, code: CodeType, visited: set[int]) -> Iterator
     for name in code.co_names:
         if isinstance(held.get(name), ModuleType):
             yield from _named_in(held[name], code, visited)
-        elif name in held and (not trusted or isinstance(held[name], FunctionType)):
+        elif name in held and (not trusted or isinstance(held[name], _FUNCTIONS)):
             # Of libraries, only functions, which may be patched.
             yield held, module.__name__, name
