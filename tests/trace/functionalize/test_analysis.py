@@ -61,7 +61,7 @@ def test_metadata_that_comes_back_is_no_mutation():
 
 
 def test_exchanged_memory():
-    facts = facts_of(lambda a, b: a.set_(b).sum(), x, y).inputs[0]
+    facts = facts_of(lambda a, b: a.set_(b * 1).sum(), x, y).inputs[0]
     assert facts.mutates_metadata
     assert facts.replaces_storage
 

@@ -5,6 +5,7 @@ After:  ``flat(p_weight, b_mean, c_scale, x, mask) -> [outputs]`` and fake input
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -199,7 +200,7 @@ class FlatCallable:
             steps_as_numbers(),
             breaks_at_hooks(),
             forgotten_results(),
-            unchanged_modes(),
+            unchanged_modes() if self._returns_writes else nullcontext(),
         ):
             result = self._decisions.run(partial(run_users_code, program), args, kwargs)
         captured.constants.check_unwritten()
