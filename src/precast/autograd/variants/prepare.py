@@ -16,6 +16,7 @@ from precast.autograd.guards.state import StateGuards
 from precast.autograd.state_slots import ModuleSlots, captured_places
 from precast.autograd.variants.compiled import OutputPlan
 from precast.graph.boundary import BoundaryFacts, GradientInputs
+from precast.graph.opened_objects import repeated_tensors
 from precast.trace.capture.number_inputs import NumberInputs
 from precast.trace.capture.prepare import FlatCallable, PreparedCall, prepare
 from precast.trace.executed_code import code_being_noted
@@ -109,7 +110,7 @@ def _over_tensors(
     runs in the Python state that was traced.
     """
     template, tree, gradients = list(prepared.fake_inputs), prepared.call.tree, prepared.gradients
-    decisions, repeated = prepared.decisions, prepared.repeated
+    decisions, repeated = prepared.decisions, repeated_tensors(prepared.call.leaves)
     places = [i for i, value in enumerate(template) if isinstance(value, torch.Tensor)]
 
     def run(*tensors: Any) -> list[Any]:

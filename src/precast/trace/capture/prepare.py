@@ -249,8 +249,6 @@ class PreparedCall:
     applies_transforms: bool = False
     """Whether the program itself applies transforms of ``torch.func``."""
     asked: AskedFacts = NOTHING_ASKED
-    repeated: Mapping[int, int] = field(default_factory=dict)
-    """The leaves that are the same tensor as an earlier one, by position."""
 
 
 @stage
@@ -282,8 +280,7 @@ def prepare(
     call = _with_numbers(flatten_call(function, args, kwargs), numbers)
     roots = root_modules(function)
     state = module_state(roots)
-    check_tensors(call, state, takes_fakes=takes_fakes)
-    fakes = _fakes_for(call, state)
+    fakes = _fakes_for(call, state, takes_fakes=takes_fakes)
     dims = normalize_dynamic_shapes(function, args, kwargs or {}, dynamic_shapes) if size_roots is None else None
     fake_leaves = _fake_leaves(fakes, call.leaves, dims, size_roots or {})
     fake_state = [fakes.fake(item.tensor) for item in state]
@@ -314,7 +311,6 @@ def prepare(
         constants=constants,
         applies_transforms=first.applies_transforms,
         asked=first.asked,
-        repeated=repeated,
     )
 
 
@@ -327,8 +323,9 @@ def _fake_leaves(
     return [_fake_leaf(fakes, leaf, dim) for leaf, dim in zip(leaves, dims, strict=True)]
 
 
-def _fakes_for(call: FlatCall, state: Sequence[StateTensor]) -> FakeInputs:
-    """Fake inputs over the shape environment of inputs that are fake already, if there are any."""
+def _fakes_for(call: FlatCall, state: Sequence[StateTensor], *, takes_fakes: bool) -> FakeInputs:
+    """Fake inputs over the shape environment of inputs that are fake already, if there are any and they may be."""
+    check_tensors(call, state, takes_fakes=takes_fakes)
     fakes = FakeInputs(shape_env_of(call, state))
     fakes.bind(call.leaves)
     return fakes
