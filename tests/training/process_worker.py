@@ -1,11 +1,10 @@
-"""One of several processes that train together, as torchrun starts them: ``process_worker.py FOLDER SETTINGS``."""
+"""One of several processes that train together."""
 
 import json
 import os
 import subprocess
 import sys
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 from torch import distributed
@@ -73,13 +72,19 @@ def run(folder, settings):
     (folder / f"result-{rank}.json").write_text(json.dumps({"losses": losses, "bytes": held}))
 
 
-if __name__ == "__main__":
+def serve(folder, settings, rank, count, port):
+    """Train as the process of this rank, with the environment that torchrun gives it; what is printed is kept."""
+    told = os.open(folder / f"told-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(told, stream)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(count), RANK=str(rank))
+    if settings.get("separate_caches"):
+        os.environ["PRECAST_CACHE_DIR"] = str(folder / f"cache-{rank}")
     torch.set_num_threads(1)
-    chosen = json.loads(sys.argv[2])
-    distributed.init_process_group("gloo", timeout=timedelta(seconds=chosen.get("timeout", 60)))
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=settings.get("timeout", 60)))
     try:
-        run(Path(sys.argv[1]), chosen)
+        run(folder, settings)
     except precast.PrecastError as error:
-        (Path(sys.argv[1]) / f"error-{os.environ['RANK']}.txt").write_text(str(error))
+        (folder / f"error-{rank}.txt").write_text(str(error))
         sys.exit(7)
     distributed.destroy_process_group()

@@ -90,3 +90,17 @@ def test_tensors_of_a_batch_that_the_loss_function_writes_do_not_overlap():
     step = precast.train_step(model, loss_fn, adam(model), (batch.clone(), batch.clone()), backend="nop")
     with pytest.raises(InputValueError, match="tensor 0 of the batch, tensor 1 of the batch"):
         step((batch, batch))
+
+
+def test_batches_whose_memory_holds_other_numbers_are_refused():
+    model, (batch,) = Network(), batches(1)
+    step = precast.train_step(model, loss_of, adam(model), batch, backend="nop")
+    with pytest.raises(InputValueError, match="lazily negated"):
+        step(torch.complex(batch, batch).conj().imag)
+
+
+def test_tensors_of_other_lengths_are_not_accumulated_over():
+    model, (batch,) = Network(), batches(1)
+    loss_fn = lambda model, pair: (model(pair[0]) * pair[1]).square().mean()  # noqa: E731
+    with pytest.raises(InputValueError, match="Tensors of 2 and 8 rows"):
+        precast.train_step(model, loss_fn, adam(model), (batch, torch.ones(2)), accumulate=2, backend="nop")

@@ -1,13 +1,11 @@
 """Several processes train as one would on all of the batch, whoever holds what; one that ends is missed by name."""
 
 import json
-import os
+import multiprocessing
 import random
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from torch import distributed
@@ -18,39 +16,25 @@ import precast
 from precast.errors import InputTypeError, InputValueError
 from precast.training.schedule import schedule_collectives
 from tests.training.like_eager import eager_step
-from tests.training.process_worker import STEPS, Network, batches, loss_of, make_optimizer
-
-ROOT = Path(__file__).parents[2]
-WORKER = Path(__file__).with_name("process_worker.py")
-
-
-def start(folder, count, **settings):
-    """The processes, as torchrun would start them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *sys.path])
-    return [
-        subprocess.Popen(
-            [sys.executable, WORKER, folder, json.dumps(settings)],
-            env={**environment, "RANK": str(rank), **_cache_of(rank, folder, settings)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(count)
-    ]
-
-
-def _cache_of(rank, folder, settings):
-    return {"PRECAST_CACHE_DIR": str(folder / f"cache-{rank}")} if settings.get("separate_caches") else {}
+from tests.training.process_worker import STEPS, Network, batches, loss_of, make_optimizer, serve
 
 
 def run(folder, count, **settings):
-    processes = start(folder, count, **settings)
-    told = [process.communicate(timeout=300)[0] for process in processes]
-    return [process.returncode for process in processes], "\n".join(told)
+    """The exit codes of the processes, and what they printed. They are forked where torch is imported already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.training.process_worker", "precast.training"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = [context.Process(target=serve, args=(folder, settings, rank, count, port)) for rank in range(count)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(300)
+        process.kill()
+        process.join()
+    told = [(folder / f"told-{rank}.txt").read_text() for rank in range(count)]
+    return [process.exitcode for process in processes], "\n".join(told)
 
 
 def trained_in_one(steps=STEPS):
@@ -195,6 +179,9 @@ def test_a_checkpoint_of_another_step_is_refused(tmp_path):
         other.load_checkpoint(tmp_path / "nowhere")
     assert torch.equal(other.model.weight, before)
     again = made(2)
+    step.optimizer.param_groups[0]["lr"] = numpy.float32(0.5)
+    step.save_checkpoint(tmp_path)
     again.load_checkpoint(tmp_path)
+    assert again.optimizer.param_groups[0]["lr"] == 0.5
     for batch in batches(3):
         assert again(batch) == step(batch)

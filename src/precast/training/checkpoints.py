@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from precast.artifact.schema import ANYTHING, Count, Json, ListOf, MapOf, Shape,
 from precast.artifact.weights import Weight, read_weights, weight_pieces
 from precast.errors import ArtifactError
 from precast.packaging.samples import as_weight
+from precast.training.numbers import NUMBERS
 from precast.training.placement import Placement, ShardedOptimizer, as_rows
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ def write_checkpoint(
             "sharded": sharded,
             "groups": [_numbers(group) for group in optimizer.param_groups],
         }
-        write_file(folder / INDEX, [json.dumps(content, indent=1).encode()])
+        write_file(folder / INDEX, [json.dumps(content, indent=1, default=methodcaller("item")).encode()])
         for other in folder.glob("checkpoint-*"):
             if other.name != name:
                 shutil.rmtree(other, ignore_errors=True)
@@ -133,7 +135,7 @@ def _shards(tensors: Mapping[str, torch.Tensor], placement: ShardedOptimizer) ->
 
 
 def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:
-    plain = (bool, int, float, str, tuple, list, type(None))
+    plain = (bool, *NUMBERS, str, tuple, list, type(None))
     return {name: value for name, value in group.items() if name != "params" and isinstance(value, plain)}
 
 
@@ -161,7 +163,7 @@ def _may_be(saved: Json, now: object) -> bool:
         case bool() | str():
             return now is None or isinstance(now, type(saved))
         case int() | float():
-            is_number = isinstance(now, int | float) and not isinstance(now, bool)
+            is_number = isinstance(now, NUMBERS) and not isinstance(now, bool)
             return (now is None or is_number) and (isinstance(saved, float) or abs(saved) < 2**63)
     return saved is None
 

@@ -44,12 +44,19 @@ def refuse_autocast() -> None:
         )
 
 
-def refuse_connected(leaves: Iterable[object], parameters: Iterable[torch.Tensor]) -> None:
-    """Refuse a batch through which gradients would flow to what computed it."""
+def check_leaves(leaves: Iterable[object], parameters: Sequence[torch.Tensor]) -> None:
+    """Refuse a batch through which gradients would flow to what computed it, or whose memory holds other numbers."""
     for leaf in leaves:
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-            if leaf.grad_fn is None and not any(leaf is parameter for parameter in parameters):
-                continue
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        if leaf.is_neg() or leaf.is_conj():
+            raise InputValueError(
+                "A tensor of the batch is lazily negated or conjugated.",
+                why="a program reads its memory, where other numbers are",
+                fix="Pass tensor.resolve_conj().resolve_neg().",
+            )
+        is_parameter = leaf.requires_grad and any(leaf is parameter for parameter in parameters)
+        if leaf.grad_fn is not None or is_parameter:
             raise InputValueError(
                 "A tensor of the batch was computed from parameters, or is one.",
                 why="a step's gradients end at its batch, but in eager mode they would flow on to these parameters",

@@ -259,6 +259,13 @@ def _micro_batches(batch: Any, count: int) -> list[Any]:
     if count == 1:
         return [batch]
     leaves, tree = pytree.tree_flatten(batch)
+    lengths = [leaf.shape[0] for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()]
+    if any(length != lengths[0] for length in lengths):
+        raise InputValueError(
+            f"Tensors of {' and '.join(sorted(set(map(str, lengths))))} rows cannot be accumulated over together.",
+            why="each micro-batch is a part of every tensor of the batch, along its first dimension",
+            fix="Pass tensors of as many rows as there are examples, and keep others outside of the batch.",
+        )
     parts = [_parts(leaf, count) for leaf in leaves]
     return [pytree.tree_unflatten([each[number] for each in parts], tree) for number in range(count)]
 

@@ -32,7 +32,7 @@ from precast.trace.state.reads import Reads
 from precast.trace.state.stored import Stored
 from precast.training.capture import capture_evaluation, capture_step, evaluating, gradients_set_aside, run_on_fakes
 from precast.training.checkpoints import Rank, read_checkpoint, write_checkpoint
-from precast.training.checks import check_arguments, check_budget, refuse_autocast, refuse_connected, refuse_impure
+from precast.training.checks import check_arguments, check_budget, check_leaves, refuse_autocast, refuse_impure
 from precast.training.compiled_step import CompiledStep
 from precast.training.initial_state import add_initial_state, check_optimizer, counted_by
 from precast.training.live_state import LiveState, ModuleStructure
@@ -423,7 +423,7 @@ class TrainStep:
         """The key of the program that a call needs."""
         trained = tuple([parameter.requires_grad for parameter in parameters_of(self.optimizer)])
         leaves, tree = flatten_opened(batch)
-        refuse_connected(leaves, parameters_of(self.optimizer))
+        check_leaves(leaves, parameters_of(self.optimizer))
         kinds = None if self._dynamic_shapes is not None else (tree, tuple(map(_kind, leaves)))
         attributes = attributes_key(self.optimizer, self._settings.counted)
         return self._group_key(), attributes, self._structure.key(), trained, kinds

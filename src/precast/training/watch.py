@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 _MOST_PATIENCE = 60.0
-_BEAT, _PATIENCE, _FAREWELL = 0.25, 3.0, 5.0
+_BEAT, _PATIENCE, _FAREWELL = 0.25, 10.0, 30.0
 """Seconds between heartbeats, without one until a process counts as ended, and for others to read the result."""
-_FOUND, _READ = "precast/ended", "precast/ended/read"
+_FOUND = "precast/ended"
 
 
 class Watch(threading.Thread):
@@ -41,8 +41,7 @@ class Watch(threading.Thread):
             while not self._leaving.wait(_BEAT):
                 self._store.add(f"precast/lives/{self._rank}", 1)
                 if self._ended is None and self._store.check([_FOUND]):
-                    self._ended = json.loads(self._store.get(_FOUND))
-                    self._store.add(_READ, 1)
+                    self._learn(self._store.get(_FOUND))
         except RuntimeError:
             # The store was served by a process that has ended; it cannot report which.
             return
@@ -54,11 +53,10 @@ class Watch(threading.Thread):
 
     def ended(self) -> list[int]:
         """The ranks of the processes that have ended, the same in all processes that ask."""
-        if self._ended is None:
-            try:
-                self._look()
-            except RuntimeError:
-                return self._ended or [0]
+        try:
+            self._look()
+        except RuntimeError:
+            return self._ended or [0]
         return self._ended or []
 
     def follow(self, rank: int) -> Callable[[], bool]:
@@ -76,15 +74,26 @@ class Watch(threading.Thread):
         return lives
 
     def _look(self) -> None:
-        before = self._signs()
-        time.sleep(_PATIENCE)
-        found = [rank for rank, sign in enumerate(self._signs()) if sign == before[rank]]
-        if found:
-            self._store.compare_set(_FOUND, "", json.dumps(found))
-            deadline = time.monotonic() + _FAREWELL
-            # This process may serve the store: it must not end before the others have read the result.
-            while time.monotonic() < deadline and self._store.add(_READ, 0) < self._count - len(found):
-                time.sleep(_BEAT)
+        silent = dict(enumerate(self._signs()))
+        deadline = time.monotonic() + _PATIENCE
+        while silent and self._ended is None and time.monotonic() < deadline:
+            time.sleep(_BEAT)
+            now = self._signs()
+            silent = {rank: sign for rank, sign in silent.items() if now[rank] == sign}
+        if self._ended is None:
+            if not silent:
+                return
+            self._learn(self._store.compare_set(_FOUND, "", json.dumps(list(silent))))
+        deadline = time.monotonic() + _FAREWELL
+        readers = [_read_by(rank) for rank in range(self._count) if rank not in (self._ended or ())]
+        # This process may serve the store: it must not end before the others have read the result.
+        while time.monotonic() < deadline and not self._store.check(readers):
+            time.sleep(_BEAT)
+
+    def _learn(self, found: bytes) -> None:
+        """Take over what the first process that looked has found."""
+        self._ended = json.loads(found)
+        self._store.set(_read_by(self._rank), "1")
 
     def _signs(self) -> list[int]:
         return [self._store.add(f"precast/lives/{rank}", 0) for rank in range(self._count)]
@@ -97,3 +106,8 @@ def watch_over(group: ProcessGroup) -> Watch:
     watch.start()
     atexit.register(watch.leave)
     return watch
+
+
+def _read_by(rank: int) -> str:
+    """The key that a process sets once it has read the result."""
+    return f"{_FOUND}/read/{rank}"
