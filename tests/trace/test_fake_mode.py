@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+import precast
 from precast.trace.eager.fake_mode import make_fake_mode
 
 IMAGES = torch.randn(3, 5, 4, 2)
@@ -59,3 +60,12 @@ def test_the_place_of_the_largest_of_truth_values_is_refused_as_in_eager(operato
     with make_fake_mode(ShapeEnv()), pytest.raises(RuntimeError, match="bool") as ours:
         operator(torch.ones(2, dtype=torch.bool))
     assert str(ours.value) == str(eager.value)
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_images_of_nothing_are_not_scaled_whatever_the_first_size_was(is_trained):
+    scaled = precast.compile(lambda x: F.interpolate(x, scale_factor=2.0), backend="nop", dynamic=True)
+    for size in (3, 5):
+        assert scaled(torch.zeros(1, 1, size, requires_grad=is_trained)).shape == (1, 1, 2 * size)
+    with pytest.raises(RuntimeError, match="sizes should be greater than 0"):
+        scaled(torch.zeros(1, 1, 0, requires_grad=is_trained))

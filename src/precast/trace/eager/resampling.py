@@ -48,10 +48,12 @@ def _whole(operator: OpOverload, decomposed: Callable[..., Any]) -> Callable[...
     plain = getattr(torch.ops.aten, operator._schema.name.removeprefix("aten::")).default
 
     def run(source: Any, output_size: _Sizes | None, *options: Any) -> Any:
-        if source.requires_grad and torch.is_grad_enabled():
-            return decomposed(source, output_size, *options)
         *corners, factors = options
         sizes = _sizes(source.shape, output_size, factors)
+        for size in (*source.shape[2:], *sizes):
+            torch._check(size > 0, lambda: "Input and output sizes should be greater than 0")
+        if source.requires_grad and torch.is_grad_enabled():
+            return decomposed(source, output_size, *options)
         with torch._C._AutoDispatchBelowAutograd():
             return plain(source, sizes, *corners, *(factors or ()))
 
