@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from tests.fuzz import layers, parts, pointwise
+from tests.fuzz import idioms, layers, parts, pointwise
 from tests.fuzz.drafts import FAMILIES, SIZES, Draft, NotTakenError
 from tests.fuzz.programs import INTEGERS, Code, Leaf, Program, Step, renamed
 
 # Importing them registers their families.
-SOURCES = (layers, parts, pointwise)
+SOURCES = (idioms, layers, parts, pointwise)
 TYPES = ("float32",) * 12 + ("float64", "bfloat16", "float16", "bfloat16")
 LAYOUTS = ("contiguous",) * 6 + ("channels_last", "transposed", "sliced", "expanded")
 SPOILED = 0.08

@@ -29,7 +29,8 @@ import torch.nn.functional as F
 Kind = Literal["input", "parameter", "buffer", "constant"]
 Layout = Literal["contiguous", "channels_last", "transposed", "sliced", "expanded"]
 INTEGERS = ("int64", "int32", "int16", "uint8", "bool")
-INFIX = ("+", "-", "*", "/", "//", "%", "@", ">", "<", "==", "&", "|")
+PREFIX = ("~",)
+INFIX = ("+", "-", "*", "**", "/", "//", "%", "@", ">", "<", ">=", "<=", "==", "!=", "&", "|", "^", "<<", ">>")
 
 
 class Compact:
@@ -99,7 +100,8 @@ class Leaf(Compact):
 class Step(Compact):
     """One line: ``results = function(operands)``; without results it is run for its effect.
 
-    A function that begins with a dot is a method of the first operand; ``[]`` takes a part, ``[]=`` writes one.
+    A function that begins with a dot is a method of the first operand; ``[]`` takes a part, ``[]=`` writes one. An
+    operand that is a step is a call in the same line.
     """
 
     results: tuple[str, ...]
@@ -111,6 +113,8 @@ class Step(Compact):
     def expression(self) -> str:
         first, *others = map(written, self.operands)
         named = [f"{name}={written(value)}" for name, value in self.keywords]
+        if self.function in PREFIX:
+            return f"{self.function}{first}"
         if self.function in INFIX:
             return f"{first} {self.function} {others[0]}"
         if self.function == "[]":
@@ -205,6 +209,8 @@ def written(argument: Any) -> str:
     match argument:
         case Name(text) | Code(text):
             return text
+        case Step():
+            return f"({argument.expression})"
         case slice(start=start, stop=stop, step=step):
             ends = ["" if end is None else str(end) for end in (start, stop)]
             return ":".join([*ends, *([] if step is None else [str(step)])])
@@ -219,6 +225,8 @@ def names_in(argument: Any) -> Iterator[str]:
     """The values that an argument speaks of."""
     if isinstance(argument, Name):
         yield argument.text
+    elif isinstance(argument, Step):
+        yield from argument.reads
     elif isinstance(argument, tuple | list):
         for each in argument:
             yield from names_in(each)
@@ -228,6 +236,8 @@ def renamed(argument: Any, names: Mapping[str, str]) -> Any:
     """The argument with other values in place of these."""
     if isinstance(argument, Name):
         return Name(names.get(argument.text, argument.text))
+    if isinstance(argument, Step):
+        return replace(argument, operands=renamed(argument.operands, names))
     if isinstance(argument, tuple | list):
         return type(argument)(renamed(each, names) for each in argument)
     return argument
