@@ -26,7 +26,7 @@ def library(tmp_path_factory):
             lines += [
                 f'extern "C" void {name}_{kind}(const {kind}* x, const {kind}* y, {kind}* result, long n) {{',
                 "#pragma omp simd",
-                f"for (long i = 0; i < n; ++i) result[i] = std::{name}({arguments}); }}",
+                f"for (long i = 0; i < n; ++i) result[i] = precast::library::{name}({arguments}); }}",
             ]
     folder = tmp_path_factory.mktemp("math")
     source, path = folder / "math.cpp", folder / "math.so"

@@ -90,7 +90,7 @@ def _shared_reduction(
     ]
     return members, [
         *_total(end),
-        f"std::vector<{totals}> parts(count * precast::parts_at_most);",
+        f"precast::parts_of_many<{totals}> parts(count * precast::parts_at_most);",
         f"#pragma omp parallel for schedule(static, 1){_condition(loop)}",
         "for (int64_t piece = 0; piece < count * precast::parts_at_most; ++piece) {",
         "    const auto& each = tensors[piece / precast::parts_at_most];",

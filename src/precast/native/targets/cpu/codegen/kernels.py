@@ -210,7 +210,7 @@ class KernelWriter:
         inner = _scoped(self.body(loop.body), is_alone=True)
         self.expressions.tiles = {}
         for each, pragma in ((tiles.directions.last, ["#pragma omp simd"]), (tiles.directions.across, [])):
-            stop = f"std::min<int64_t>({tiles.blocks[each]} + {TILE}, {index_text(each.extent)})"
+            stop = f"precast::minimum<int64_t>({tiles.blocks[each]} + {TILE}, {index_text(each.extent)})"
             inner = [*pragma, _header(each, (tiles.blocks[each], stop)), *indented(inner), "}"]
         return lines + inner
 
@@ -247,7 +247,7 @@ class KernelWriter:
         lines += [joined(total, self.accumulators[total], part, names[part]) for total, part in parts.of.items()]
         if not is_long:
             return lines
-        end = f"const int64_t {inner_stop} = std::min<int64_t>({block} + {BLOCK}, {stop});"
+        end = f"const int64_t {inner_stop} = precast::minimum<int64_t>({block} + {BLOCK}, {stop});"
         header = f"for (int64_t {block} = {start}; {block} < {stop}; {block} += {BLOCK}) {{"
         return [header, *indented([end, *lines]), "}"]
 
@@ -257,7 +257,7 @@ class KernelWriter:
         block, lane, count_name = (self.namer.fresh(f"{variable.name}_{part}") for part in ("block", "lane", "lanes"))
         lanes = _Lanes(variable, block, lane, count_name, _lane_count(variable.extent))
         extent = index_text(variable.extent)
-        count = f"const int64_t {lanes.count} = std::min<int64_t>({lanes.room}, {extent} - {lanes.block});"
+        count = f"const int64_t {lanes.count} = precast::minimum<int64_t>({lanes.room}, {extent} - {lanes.block});"
         headers = [_header(each) for each in outer]
         headers.append(f"for (int64_t {lanes.block} = 0; {lanes.block} < {extent}; {lanes.block} += {lanes.room}) {{")
         inner = [count, *self.lane_body(loop.body, lanes)]
@@ -300,7 +300,7 @@ class KernelWriter:
         lines += lanes.loop(joins)
         if not is_long:
             return lines
-        end = f"const int64_t {block}_end = std::min<int64_t>({block} + {LANE_BLOCK}, {stop});"
+        end = f"const int64_t {block}_end = precast::minimum<int64_t>({block} + {LANE_BLOCK}, {stop});"
         header = f"for (int64_t {block} = 0; {block} < {stop}; {block} += {LANE_BLOCK}) {{"
         return [header, *indented([end, *lines]), "}"]
 

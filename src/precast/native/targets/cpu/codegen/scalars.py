@@ -35,7 +35,8 @@ _INFIX = {
     "logical_and": "&", "logical_or": "|", "logical_xor": "!=",
 }  # fmt: skip
 _FUNCTIONS = {
-    "atan2": "std::atan2", "copysign": "std::copysign", "hypot": "std::hypot", "nextafter": "std::nextafter",
+    "atan2": "precast::library::atan2", "copysign": "precast::library::copysign", "hypot": "precast::library::hypot",
+    "nextafter": "precast::library::nextafter",
     "bitwise_left_shift": "precast::left_shift", "bitwise_right_shift": "precast::right_shift",
 }  # fmt: skip
 # C++ promotes small integers to int: the result must be converted back.

@@ -117,7 +117,9 @@ class Tiles:
     def _turn(self, buffer: Buffer, offset: Index, to: str, to_step: Index) -> list[str]:
         loops = (self.directions.across, self.directions.last)
         starts = ", ".join(f"{each.name} = {self.blocks[each]}" for each in loops)
-        counts = ", ".join(f"std::min<int64_t>({TILE}, {index_text(each.extent)} - {each.name})" for each in loops)
+        counts = ", ".join(
+            f"precast::minimum<int64_t>({TILE}, {index_text(each.extent)} - {each.name})" for each in loops
+        )
         step = coefficient_of(offset, self.directions.last)
         assert step is not None, "what is transposed is linear in both loops"
         source = f"&{self.pointers[buffer]}[{index_text(offset)}], {index_text(step)}"

@@ -3,9 +3,7 @@
 
 #include <omp.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <vector>
 
 namespace precast {
 
@@ -29,7 +27,7 @@ public:
 private:
     // Only at the end of a loop may there be a partial vector: whether an iteration is vectorized does not depend on the threads.
     static int64_t cut(int64_t place, int64_t count) {
-        return place >= count ? count : std::max<int64_t>(place, 0) / 64 * 64;
+        return place >= count ? count : (place > 0 ? place : 0) / 64 * 64;
     }
 
     share(int64_t total, int64_t thread, int64_t threads)
@@ -42,7 +40,22 @@ private:
 // that the first parts of many reductions, too, are distributed evenly to threads.
 constexpr int64_t parts_at_most = 61;
 inline int64_t parts_of(int64_t iterations) {
-    return std::clamp<int64_t>(iterations / 4096, 1, parts_at_most);
+    const int64_t parts = iterations / 4096;
+    return parts < 1 ? 1 : parts > parts_at_most ? parts_at_most : parts;
 }
+
+// The parts' results, to be written.
+template <class T>
+class parts_of_many {
+public:
+    explicit parts_of_many(int64_t count) : parts(new T[count]) {}
+    parts_of_many(const parts_of_many&) = delete;
+    parts_of_many& operator=(const parts_of_many&) = delete;
+    ~parts_of_many() { delete[] parts; }
+    T& operator[](int64_t number) { return parts[number]; }
+
+private:
+    T* parts;
+};
 
 }  // namespace precast

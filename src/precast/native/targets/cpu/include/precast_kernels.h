@@ -127,7 +127,7 @@ PRECAST_COMBINE(min, minimum(a, b))
 
 template <class T>
 inline T abs(T x) {
-    if constexpr (is_float<T>) return std::fabs(x);
+    if constexpr (is_float<T>) return library::fabs(x);
     else if constexpr (std::is_signed_v<T>) return x < 0 ? static_cast<T>(-x) : x;
     else return x;
 }
@@ -141,7 +141,7 @@ inline T reciprocal(T x) {
 }
 template <class T>
 inline T rsqrt(T x) {
-    return T(1) / std::sqrt(x);
+    return T(1) / library::sqrt(x);
 }
 template <class T>
 inline T bitwise_not(T x) {
@@ -154,30 +154,30 @@ inline bool is_nan(T x) {
 }
 template <class T>
 inline bool is_inf(T x) {
-    if constexpr (is_float<T>) return std::fabs(x) == infinity<T>;
+    if constexpr (is_float<T>) return library::fabs(x) == infinity<T>;
     else return false;
 }
 
 // One step of a long division: the remainder loses as many digits as a double has, and is exact.
 inline double rest_after(double rest, double divisor, double inverse) {
-    return fused(-std::nearbyint(rest * inverse), divisor, rest);
+    return fused(-library::nearbyint(rest * inverse), divisor, rest);
 }
 // Equals the C library's, which is not vectorized. Six steps suffice for the largest float by the smallest.
 inline float fmod_single(float a, float b) {
-    const double divisor = static_cast<double>(std::fabs(b)), inverse = 1.0 / divisor;
-    double rest = rest_after(static_cast<double>(std::fabs(a)), divisor, inverse);
+    const double divisor = static_cast<double>(library::fabs(b)), inverse = 1.0 / divisor;
+    double rest = rest_after(static_cast<double>(library::fabs(a)), divisor, inverse);
     rest = rest_after(rest_after(rest, divisor, inverse), divisor, inverse);
     rest = rest_after(rest_after(rest_after(rest, divisor, inverse), divisor, inverse), divisor, inverse);
     const float found = static_cast<float>(rest < 0.0 ? rest + divisor : rest);
-    const bool is_less = (std::fabs(b) == infinity<float>) & (std::fabs(a) < infinity<float>);
-    return std::copysign(is_less ? a : found, a);
+    const bool is_less = (library::fabs(b) == infinity<float>) & (library::fabs(a) < infinity<float>);
+    return library::copysign(is_less ? a : found, a);
 }
 
 // Integer division by zero returns 0 here; eager raises.
 template <class T>
 inline T fmod(T a, T b) {
     if constexpr (std::is_same_v<T, float>) return fmod_single(a, b);
-    else if constexpr (is_float<T>) return std::fmod(a, b);
+    else if constexpr (is_float<T>) return library::fmod(a, b);
     else {
         if (b == 0) return 0;
         if constexpr (std::is_signed_v<T>)
@@ -192,9 +192,9 @@ inline T div_floor(T a, T b) {
         const T rest = fmod(a, b);
         T quotient = (a - rest) / b;
         quotient = (rest != T(0)) & ((b < T(0)) != (rest < T(0))) ? quotient - T(1) : quotient;
-        const T whole = std::floor(quotient);
+        const T whole = library::floor(quotient);
         const T rounded = quotient - whole > T(0.5) ? whole + T(1) : whole;
-        return b == T(0) ? a / b : (quotient == T(0) ? std::copysign(T(0), a / b) : rounded);
+        return b == T(0) ? a / b : (quotient == T(0) ? library::copysign(T(0), a / b) : rounded);
     } else {
         if (b == 0) return 0;
         if constexpr (std::is_signed_v<T>)
@@ -205,7 +205,7 @@ inline T div_floor(T a, T b) {
 }
 template <class T>
 inline T div_trunc(T a, T b) {
-    if constexpr (is_float<T>) return std::trunc(a / b);
+    if constexpr (is_float<T>) return library::trunc(a / b);
     else if (b == 0) return 0;
     else {
         if constexpr (std::is_signed_v<T>)
@@ -221,7 +221,7 @@ inline T remainder(T a, T b) {
 
 template <class T>
 inline T pow(T base, T exponent) {
-    if constexpr (is_float<T>) return std::pow(base, exponent);
+    if constexpr (is_float<T>) return library::pow(base, exponent);
     else {
         if constexpr (std::is_signed_v<T>)
             if (exponent < 0) return base == T(1) ? T(1) : (base == T(-1) ? (exponent % 2 ? T(-1) : T(1)) : T(0));
@@ -248,17 +248,17 @@ template <class T>
 inline T digamma(T x) {
     constexpr double pi = 3.14159265358979323846;
     double value = static_cast<double>(x), result = 0;
-    if (value == 0) return std::copysign(infinity<T>, -x);
+    if (value == 0) return library::copysign(infinity<T>, -x);
     if (value < 0) {
-        if (value == std::floor(value)) return not_a_number<T>;
+        if (value == library::floor(value)) return not_a_number<T>;
         // The difference from the nearest integer towards zero is exact.
-        result = -pi / std::tan(pi * (value - std::trunc(value)));
+        result = -pi / library::tan(pi * (value - library::trunc(value)));
         value = 1 - value;
     }
     for (; value < 10; value += 1) result -= 1 / value;
     const double z = 1 / (value * value);
     const double series = polynomial(z, 1. / 12, -691. / 32760, 1. / 132, -1. / 240, 1. / 252, -1. / 120, 1. / 12) * z;
-    return static_cast<T>(result + std::log(value) - 0.5 / value - series);
+    return static_cast<T>(result + library::log(value) - 0.5 / value - series);
 }
 
 // Its derivative, computed as in eager: in the type itself, and with a sine that is not quite 0 at the poles.
@@ -266,7 +266,7 @@ template <class T>
 inline T trigamma(T x) {
     constexpr T pi = T(3.14159265358979323846);
     const bool is_reflected = x < T(0.5);
-    const T sine = std::sin(pi * x);
+    const T sine = library::sin(pi * x);
     T total = is_reflected ? -(pi * pi) / (sine * sine) : T(0), at = is_reflected ? T(1) - x : x;
     for (int step = 0; step < 6; ++step, at += T(1)) total += T(1) / (at * at);
     const T z = T(1) / (at * at);
@@ -277,7 +277,7 @@ inline T trigamma(T x) {
 #define PRECAST_FROM_C_LIBRARY(name)  \
     template <class T>                \
     inline T name(T x) {              \
-        return std::name(x);          \
+        return library::name(x);          \
     }
 PRECAST_FROM_C_LIBRARY(acos)
 PRECAST_FROM_C_LIBRARY(acosh)
@@ -299,7 +299,7 @@ PRECAST_FROM_C_LIBRARY(tan)
 #define PRECAST_ROUNDING(name, function)              \
     template <class T>                                \
     inline T name(T x) {                              \
-        if constexpr (is_float<T>) return std::function(x); \
+        if constexpr (is_float<T>) return library::function(x); \
         else return x;                                \
     }
 PRECAST_ROUNDING(floor, floor)

@@ -11,11 +11,11 @@
 // variants, and one element at a time otherwise.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+
+#include "precast_library.h"
 
 // The GNU C library has vector variants of these, but declares them only under -ffast-math.
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
@@ -209,35 +209,35 @@ inline T log1p(T x) {
 
 template <class T>
 inline T cos(T x) {
-    return std::cos(x);
+    return library::cos(x);
 }
 template <class T>
 inline T sin(T x) {
-    return std::sin(x);
+    return library::sin(x);
 }
 
 template <class T>
 inline T tanh(T x) {
-    const T size = std::fabs(x);
+    const T size = library::fabs(x);
     const T e = expm1_in_range(T(2) * (size > format<T>::tanh_is_one ? format<T>::tanh_is_one : size));
-    return std::copysign(e / (e + T(2)), x);
+    return library::copysign(e / (e + T(2)), x);
 }
 
 template <class T>
 inline T sigmoid(T x) {
     // Of e^x and e^-x, the one that does not overflow.
-    const T e = exp(-std::fabs(x));
+    const T e = exp(-library::fabs(x));
     return (x < T(0) ? e : T(1)) / (T(1) + e);
 }
 
 // 1 - exp(-p(x)); in double precision x times a polynomial in x² below 1. Coefficients by tests/native/cpu/fit_polynomials.py.
 template <class T>
 inline T erf(T x) {
-    const T size = std::fabs(x), t = size > format<T>::erf_is_one ? format<T>::erf_is_one : size;
+    const T size = library::fabs(x), t = size > format<T>::erf_is_one ? format<T>::erf_is_one : size;
     if constexpr (std::is_same_v<T, float>) {
         const T p = polynomial<T>(t, -9.37154726e-6f, 1.1863972e-4f, -6.36269951e-4f, 1.67302832e-3f, -1.66063527e-4f,
                                   -1.91502313e-2f, 1.02777153e-1f, 6.36619442e-1f, 1.28379167e-1f);
-        return std::copysign(-expm1_in_range(-fused(p, t, t)), x);
+        return library::copysign(-expm1_in_range(-fused(p, t, t)), x);
     } else {
         const T near = polynomial<T>(x * x, 5.958930743134941219e-11, -1.137390229643091163e-9, 1.466005199839484768e-8,
                                      -1.635035446195965564e-7, 1.646100448096203468e-6, -0.00001492559551950604345,
@@ -250,7 +250,7 @@ inline T erf(T x) {
                                     0.00006925667315525886626, 0.00004686017322407553356, -0.0006441519087521293656,
                                     0.001772444134358939271, -0.0002835929041251134005, -0.01907602064742056126,
                                     0.1027461711943932826, 0.6366288685878174223, 1.128377246712498365, 1.879843770971557492e-7);
-        return size < T(1) ? fused(near, x, x) : std::copysign(T(1) - exp_in_range(-far), x);
+        return size < T(1) ? fused(near, x, x) : library::copysign(T(1) - exp_in_range(-far), x);
     }
 }
 

@@ -1,7 +1,6 @@
 // Step timers of profiled host code. Correct for calls from one thread at a time.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +20,7 @@ public:
     timed& operator=(const timed&) = delete;
     ~timed() {
         step.last = now() - step.started;
-        step.shortest = step.calls ? std::min(step.shortest, step.last) : step.last;
+        step.shortest = step.calls && step.shortest < step.last ? step.shortest : step.last;
         step.total += step.last;
         ++step.calls;
     }

@@ -1,5 +1,6 @@
 // Cumulative sums, products, maxima and minima along a dimension.
 #include <algorithm>
+#include <cmath>
 
 #include "context.h"
 #include "rows.h"
