@@ -48,11 +48,14 @@ def _is_library(name: str | None) -> bool:
 
 def _held_by_users_modules() -> Iterator[Any]:
     modules = [each for name, each in list(sys.modules.items()) if not _is_library(name)]
+    classes: dict[int, type] = {}
     for module in modules:
         held = list(vars(module).values()) if isinstance(module, ModuleType) else []
         yield from _cached(held)
-        for kind in [value for value in held if isinstance(value, type)]:
-            yield from _cached(list(vars(kind).values()))
+        # Many modules hold the same class.
+        classes.update((id(value), value) for value in held if isinstance(value, type))
+    for kind in classes.values():
+        yield from _cached(list(vars(kind).values()))
 
 
 def _cached(values: list[Any]) -> Iterator[Any]:
