@@ -1,5 +1,6 @@
 """The few places where torch's private interfaces moved between the versions that we support (2.11 and up)."""
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -87,6 +88,50 @@ def arguments_for_shape(op: object, args: Sequence[Any]) -> Sequence[Any]:
         return args
     rank = args[0].ndim
     return (*args[:2], [dim + rank if -rank <= dim < 0 else dim for dim in args[2]], *args[3:])
+
+
+def slice_by_data(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    """Of fake tensors, a slice whose bounds are data; None: torch's own rule does.
+
+    That of 2.11 makes a size of its own where it cannot compare the bounds, which nothing relates to them any more.
+    """
+    if _RELATES_SLICES or op is not torch.ops.aten.slice.Tensor or not any(map(_is_data, (*args, *kwargs.values()))):
+        return None
+    given: dict[str, Any] = {"dim": 0, "start": None, "end": None, "step": 1}
+    given |= {**dict(zip(given, args[1:], strict=False)), **kwargs}
+    source, dim, step = args[0], given["dim"], given["step"]
+    start = 0 if given["start"] is None else given["start"]
+    end = sys.maxsize if given["end"] is None else given["end"]
+    size = source.shape[dim]
+    first, last = _place_in(size, start), size if isinstance(end, int) and end >= sys.maxsize else _place_in(size, end)
+    if first is None or last is None:
+        return None
+    sizes, strides = list(source.shape), list(source.stride())
+    sizes[dim] = (_length_between(first, last) + step - 1) // step
+    strides[dim] *= step
+    result: torch.Tensor = source.as_strided(sizes, strides, source.storage_offset() + first * source.stride(dim))
+    return result
+
+
+_SYMBOLS = "torch.fx.experimental.symbolic_shapes"
+_RELATES_SLICES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
+
+
+def _is_data(value: object) -> bool:
+    return isinstance(value, torch.SymInt) and bool(import_module(_SYMBOLS).free_unbacked_symbols(value))
+
+
+def _place_in(size: Any, index: Any) -> Any:
+    """The place that an index of a slice means; None if its sign is not known."""
+    symbols = import_module(_SYMBOLS)
+    if symbols.guard_or_false(index >= 0):
+        return index if symbols.guard_or_false(index <= size) else torch.sym_min(index, size)
+    return torch.sym_max(index + size, 0) if symbols.guard_or_false(index < 0) else None
+
+
+def _length_between(first: Any, last: Any) -> Any:
+    symbols = import_module(_SYMBOLS)
+    return last - first if symbols.guard_or_false(last >= first) else torch.sym_max(last - first, 0)
 
 
 @contextmanager

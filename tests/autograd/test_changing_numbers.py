@@ -343,7 +343,8 @@ def test_an_index_out_of_range_is_refused_as_in_eager():
     compiled, x = precast.compile(lambda x, t: x + TABLE[t], backend="nop"), torch.rand(3, 3)
     for step in range(4):
         compiled(x, step)
-    with pytest.raises(IndexError, match="out of bounds"):
+    # The words are torch's own, and differ between its versions.
+    with pytest.raises(IndexError, match=r"index 10 (is )?out of (bounds|range)"):
         compiled(x, 10)
 
 

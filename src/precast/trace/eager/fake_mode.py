@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
-from precast._torch_compat import arguments_for_shape, python_kernels
+from precast._torch_compat import arguments_for_shape, python_kernels, slice_by_data
 from precast.errors import CaptureError
 from precast.trace.eager.empty_operands import empty_answer
 from precast.trace.eager.fake_rules import CertainAnswers, SparseTensors, fake_lstsq, with_masks_of_eager
@@ -76,6 +76,8 @@ def _dispatch(
         assert mode.shape_env is not None, "symbolic sizes come from a shape environment"
         with _backend_chosen_without_guards(mode.shape_env):
             return original(func, types, args, kwargs)
+    if (cut := slice_by_data(func, args, kwargs or {})) is not None:
+        return cut
     if func is _aten.linalg_lstsq.default:
         with mode:
             return fake_lstsq(*args, **(kwargs or {}))
