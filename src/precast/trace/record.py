@@ -19,6 +19,7 @@ from precast.trace.eager.empty_operands import whole_where_empty
 from precast.trace.eager.fake_mode import dispatch_for
 from precast.trace.eager.gradients import with_gradients_of_eager
 from precast.trace.eager.operand_types import checking_decompositions
+from precast.trace.eager.symbolic_numbers import whole_powers_of_any_float
 from precast.trace.provenance import link_nodes, recorded_provenance
 
 FlatFunction = Callable[..., Sequence[Any]]
@@ -46,7 +47,7 @@ def trace(
         return tuple(function(*values))
 
     rules = with_gradients_of_eager(whole_where_empty(decompositions or {}))
-    with mode, dispatch_for(inputs), recorded_provenance(dict(module_names or {})):
+    with mode, dispatch_for(inputs), whole_powers_of_any_float(), recorded_provenance(dict(module_names or {})):
         module = make_fx(
             flat,
             decomposition_table=checking_decompositions(rules),

@@ -10,6 +10,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from precast.graph.nodes import copy_provenance, has_value, set_value, source_line_of, value_of
 from precast.trace.provenance import format_users_summary
@@ -26,6 +27,7 @@ def record_runtime_asserts(module: fx.GraphModule, mode: FakeTensorMode) -> None
     """Add the assertions to the module's graph."""
     shape_env = mode.shape_env
     assert shape_env is not None, "our fake modes have a shape environment"
+    _bound_floats(shape_env)
     messages = {each: node.args[1] for node in _asserts(module) if (each := _condition(node)) is not None}
     with mode:
         insert_deferred_runtime_asserts(module, shape_env, "export", export=True)
@@ -45,6 +47,18 @@ def record_runtime_asserts(module: fx.GraphModule, mode: FakeTensorMode) -> None
             place = f" in `{line.code}`" if line is not None else ""
             node.args = (node.args[0], f"Runtime assertion failed for expression {condition}{place}")
     module.recompile()
+
+
+def _bound_floats(shape_env: ShapeEnv) -> None:
+    """Note bounds of floats as their ranges, which torch does for integers only, and asserts for both."""
+    for symbol, group in shape_env.deferred_runtime_asserts.items():
+        if not shape_env.var_to_range[symbol].is_float:
+            continue
+        for expression in [each.expr for each in group if isinstance(each.expr, sympy.Le | sympy.Ge)]:
+            if expression.gts == symbol and expression.lts.is_number:
+                shape_env.var_to_range[symbol] &= ValueRanges(sympy.Float(expression.lts), sympy.oo)
+            if expression.lts == symbol and expression.gts.is_number:
+                shape_env.var_to_range[symbol] &= ValueRanges(-sympy.oo, sympy.Float(expression.gts))
 
 
 def _lines_of_asserts(shape_env: ShapeEnv) -> dict[sympy.Basic, str]:

@@ -54,6 +54,42 @@ def test_roots_of_negative_numbers_are_refused():
         compiled(x, torch.tensor(-1.0))
 
 
+@pytest.mark.parametrize("backend", ["nop", "interpret"])
+def test_the_root_of_a_number_itself_is_refused_if_it_is_negative(backend):
+    def root(x, s):
+        return x * s.item() ** 0.5
+
+    # Torch drops its assertion: it takes bounds of one symbol to be known from the symbol's range.
+    compiled, x = precast.compile(root, fullgraph=True, backend=backend), torch.ones(2)
+    torch.testing.assert_close(compiled(x, torch.tensor(3.0)), root(x, torch.tensor(3.0)))
+    with pytest.raises(RuntimeError, match=r"Runtime assertion failed for expression .*0"):
+        compiled(x, torch.tensor(-1.0))
+
+
+def test_bounds_that_the_program_states_of_floats_are_checked():
+    def function(x, s):
+        number = s.item()
+        torch._check(number >= 0.5)
+        torch._check(number <= 4)
+        return x * number
+
+    compiled, x = precast.compile(function, fullgraph=True, backend="nop"), torch.ones(2)
+    assert torch.equal(compiled(x, torch.tensor(4.0)), x * 4)
+    for outside in (0.25, 5.0):
+        with pytest.raises(RuntimeError):
+            compiled(x, torch.tensor(outside))
+
+
+@pytest.mark.parametrize("exponent", [2, -1, 3.0])
+def test_whole_powers_of_negative_numbers_are_computed(exponent):
+    compiled, x = (
+        precast.compile(lambda x, s: x * s.item() ** exponent, fullgraph=True, backend="interpret"),
+        torch.ones(2),
+    )
+    for number in (2.0, -2.0):
+        torch.testing.assert_close(compiled(x, torch.tensor(number)), x * number**exponent)
+
+
 def test_what_python_needs_stays_a_number():
     module = traced(lambda x, s: x.pow(s.item()) * s.item(), torch.ones(3), torch.tensor(2.0))
     assert len(numbers_left(keep_numbers_in_tensors(module))) == 1

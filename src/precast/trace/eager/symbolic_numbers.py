@@ -63,6 +63,13 @@ def quotients_of_kernels() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def whole_powers_of_any_float() -> Iterator[None]:
+    """While active, powers of symbols to whole exponents assert nothing; torch asserts that no base is negative."""
+    with patch.object(torch.SymFloat, "__pow__", _power_of_float):
+        yield
+
+
 def _quotient(numerator: SymNode, divisor: SymNode) -> SymNode:
     quotient: SymNode
     if guard_or_false(torch.SymFloat(divisor) == 0):
@@ -128,6 +135,12 @@ def _root(value: Any) -> Any:
     return torch.sym_sqrt(value) if isinstance(value, _SYMBOLS) else _math_sqrt(value)
 
 
+def _power_of_float(base: Any, exponent: Any) -> Any:
+    is_whole = isinstance(exponent, int) or (isinstance(exponent, float) and exponent.is_integer())
+    return base.__float_pow__(exponent) if is_whole else _torchs_power(base, exponent)
+
+
+_torchs_power: Any = torch.SymFloat.__pow__
 _math_pow, _math_sqrt = math.pow, math.sqrt
 greatest, least = _extreme(builtins.max, _greater), _extreme(builtins.min, _smaller)
 
