@@ -1,8 +1,10 @@
 """Images lie channels last between convolutions, and as they did at the program's borders."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 
+import precast
 from precast.native.loops.buffers import channels_last_strides, contiguous_strides
 from precast.native.loops.interpreter import interpret
 from precast.native.passes.layouts import channels_last
@@ -46,3 +48,32 @@ def test_the_numbers_stay_the_same():
 def test_a_program_without_convolutions_stays_as_it_is():
     program = lowered(lambda x: x.exp() + 1, IMAGE)
     assert channels_last(program) is program
+
+
+@torch.library.custom_op("tests_layouts::in_memory_order", mutates_args=())
+def in_memory_order(image: torch.Tensor) -> torch.Tensor:
+    return image.as_strided((image.numel(),), (1,)).clone().view(image.shape)
+
+
+@in_memory_order.register_fake
+def _(image):
+    return image.new_empty(image.shape)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [in_memory_order, lambda image: image + torch.randn_like(image), lambda image: torch.dropout(image, 0.5, True)],
+    ids=["an operator of another library", "random numbers", "dropout"],
+)
+def test_what_torch_runs_between_convolutions_sees_the_layouts_of_eager(between):
+    """Each of these depends on the order of elements in memory, which is another one in images between convolutions."""
+    filters = torch.randn(4, 4, 3, 3) / 6
+
+    def program(image):
+        return F.conv2d(between(F.conv2d(image, filters)), filters)
+
+    image = torch.randn(2, 4, 8, 8)
+    torch.manual_seed(0)
+    expected = program(image)
+    torch.manual_seed(0)
+    torch.testing.assert_close(precast.compile(program, options={"random": "eager"})(image), expected)

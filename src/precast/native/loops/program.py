@@ -223,6 +223,8 @@ class FallbackStep:
     keyword_arguments: tuple[tuple[str, Argument], ...] = ()
     origins: tuple[str, ...] = ()
     at: str | None = None
+    sees_layouts: bool = False
+    """Whether its numbers may depend on the layouts of its inputs, which then must be eager's."""
 
 
 @dataclass(frozen=True, eq=False)

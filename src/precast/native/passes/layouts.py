@@ -82,8 +82,7 @@ def channels_last(program: LoopProgram, *, weights: bool = False) -> LoopProgram
 
 def _depends_on_layout(step: Step) -> bool:
     """Whether a fallback or a part depends on the layout of its operands, which then must be eager's."""
-    is_strided = isinstance(step, FallbackStep) and step.operator.startswith("aten.as_strided")
-    return is_strided or isinstance(step, Run | Repeat)
+    return (isinstance(step, FallbackStep) and step.sees_layouts) or isinstance(step, Run | Repeat)
 
 
 def _images_of(step: Step, *, weights: bool) -> tuple[Buffer, ...]:

@@ -60,6 +60,7 @@ from precast.native.rules.conditions import check_count
 from precast.native.rules.registry import DECLINED, Found, drawing_rule_for, rule_for
 from precast.native.rules.sizes import known_bound, symbols_in, to_index, to_indices, to_strides
 from precast.ops.cost import size_hint
+from precast.ops.facts import is_random
 
 if TYPE_CHECKING:
     from precast.native.targets import Target
@@ -343,9 +344,16 @@ def _fall_back(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]
             keyword_arguments,
             (builder.origin,),
             builder.at,
+            sees_layouts=_sees_layouts(node),
         )
     )
     return outputs
+
+
+def _sees_layouts(node: fx.Node) -> bool:
+    """Torch's generators fill memory in its order; what other libraries' operators do with memory is unknown."""
+    namespace, _, name = str(node.target).partition(".")
+    return namespace not in ("aten", "prims", "precast") or is_random(node) or name.startswith("as_strided")
 
 
 def _results(
