@@ -34,6 +34,7 @@ from precast.trace.eager.python_kernels import again_with_python_kernels
 from precast.trace.functionalize import functionalize
 from precast.trace.record import Decompositions
 from precast.trace.script_modules import entering_script_modules
+from precast.trace.seeds import refused_seeds
 from precast.trace.state.python_state import StoredTensorError
 from precast.trace.texts import telling_once
 
@@ -106,7 +107,7 @@ def recorded(
     given = args, kwargs
     args, kwargs = with_module_arguments(given)
     # Only the tensors of a surrounding fake mode are needed: tracing uses a fake mode of our own.
-    with unset_fake_temporarily(), entering_script_modules(), telling_once():
+    with unset_fake_temporarily(), entering_script_modules(), telling_once(), refused_seeds():
         tracepoints = Tracepoints()
         with tracepoints.marked(mod, kept_signatures):
             record = partial(record, args=args, kwargs=kwargs)
