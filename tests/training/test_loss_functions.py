@@ -53,6 +53,22 @@ def test_what_belongs_to_the_loop_is_refused_in_a_loss_function(function, words)
     assert optimizer.param_groups[0]["lr"] == before
 
 
+def test_results_that_a_loss_function_leaves_in_the_batch_are_refused():
+    def leaving(model, batch):
+        batch["loss"] = loss_of(model, batch["x"])
+        return batch["loss"]
+
+    def taking(model, batch):
+        x = batch.pop("x")
+        return loss_of(model, x)
+
+    x, model = batches(1)[0], Network()
+    with pytest.raises(InputValueError, match=r"writes batch\['loss'\]"):
+        precast.train_step(model, leaving, adam(model), {"x": x}, backend="nop")
+    step = precast.train_step(model, taking, adam(model), {"x": x}, backend="nop")
+    assert step({"x": x}).isfinite()
+
+
 def test_a_scaler_that_is_disabled_scales_nothing():
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     assert_like_eager(Network(), adam, lambda m, x: scaler.scale(loss_of(m, x)), steps=2, backend="nop")

@@ -12,16 +12,19 @@ from unittest.mock import patch
 
 import torch
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 from precast.errors import InputValueError
+from precast.graph.opened_objects import opened
 
 _WHY = "a step is the update of its optimizer, made once, after the loss function and with its gradients"
 
 
 @contextmanager
-def only_a_loss(optimizer: Optimizer) -> Iterator[None]:
-    """While active, refuse steps of the optimizer, changes of its groups, and scaled losses."""
+def only_a_loss(optimizer: Optimizer, batch: Any) -> Iterator[None]:
+    """While active, refuse steps of the optimizer, changes of its groups, scaled losses, and results in the batch."""
     before = [dict(group) for group in optimizer.param_groups]
+    given = dict(_contents(batch))
     scaled = patch.object(torch.amp.GradScaler, "scale", _scaled(torch.amp.GradScaler.scale))
     with patch.object(optimizer, "step", _refused_step), scaled:
         yield
@@ -33,6 +36,18 @@ def only_a_loss(optimizer: Optimizer) -> Iterator[None]:
                 why=_WHY,
                 fix="Change it before or after step(batch): learning rates are inputs of each step.",
             )
+    # What is taken out of the batch, as by pop, is in the caller's all the same.
+    left = [place for place, value in _contents(batch) if place not in given or given[place] is not value]
+    if left:
+        raise InputValueError(
+            f"The loss function writes batch{left[0]}.",
+            why="a step is given the batch's tensors, not the containers that the caller has them in",
+            fix="Return it beside the loss: (loss, results). Or write into a copy: batch = dict(batch).",
+        )
+
+
+def _contents(batch: Any) -> list[tuple[str, Any]]:
+    return [(pytree.keystr(place), value) for place, value in pytree.tree_flatten_with_path(opened(batch))[0]]
 
 
 def _refused_step(*args: Any, **kwargs: Any) -> NoReturn:

@@ -128,7 +128,7 @@ class StepModule(torch.nn.Module):
                     placement.saving(trained, whole),
                     _exchanged(self.model, placement.replaced(whole)),
                     dense_embeddings(),
-                    only_a_loss(self._plan.optimizer),
+                    only_a_loss(self._plan.optimizer, part),
                 ):
                     loss, auxiliary = _loss_of(loss_fn(self.model, part))
                 scaled = loss if count == 1 else loss / count
