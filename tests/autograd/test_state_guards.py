@@ -353,8 +353,8 @@ def test_reasons_name_arguments():
     compiled(X, X)
     reasons = [each.reason for each in precast.variants(compiled)]
     assert reasons[1:] == [
-        "mask (dtype torch.float32 then torch.float64)",
-        "which arguments are one tensor; mask (dtype torch.float64 then torch.float32)",
+        "mask (dtype torch.float32, then torch.float64)",
+        "which arguments are one tensor; mask (dtype torch.float64, then torch.float32)",
     ]
 
 

@@ -92,7 +92,7 @@ def variants(compiled: Callable[..., Any]) -> tuple[Variant, ...]:
     >>> double = aot_function(lambda x: x * 2, nop)
     >>> _ = double(torch.ones(2)), double(torch.ones(3))
     >>> [(variant.reason, variant.inputs) for variant in variants(double)]
-    [('the first call', ('x: float32[2]',)), ('x (sizes torch.Size([2]) then torch.Size([3]))', ('x: float32[3]',))]
+    [('the first call', ('x: float32[2]',)), ('x (sizes (2,), then (3,))', ('x: float32[3]',))]
     """
     attributes = getattr(compiled, "__dict__", {})
     found = attributes.get(_VARIANTS)

@@ -110,6 +110,13 @@ def _product(x: Sequence[Any], y: Sequence[Any]) -> Any:
     return pair(op.Sub(op.MatMul(a, c), op.MatMul(b, d)), op.Add(op.MatMul(a, d), op.MatMul(b, c)))
 
 
+@rule("aten::full_like", is_complex=True)
+def full_like(x: Any, fill_value: Any, **_: Any) -> Any:
+    filling = complex(fill_value)
+    pairs = op.Constant(value=ir.tensor([filling.real, filling.imag], dtype=x.dtype))
+    return op.Expand(pairs, op.Shape(x))
+
+
 @rule("aten::eq.Tensor", "aten::eq.Scalar", is_complex=True)
 def equal(x: Any, y: Any) -> Any:
     return _of_both(op.And, op.Equal(x, y))
