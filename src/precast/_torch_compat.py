@@ -285,6 +285,18 @@ def checkpoint_context(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return kwargs["context_fn"] if "context_fn" in kwargs else args[1]
 
 
+def deferred_asserts(env: "ShapeEnv") -> Mapping[Any, Sequence[Any]]:
+    """The conditions to be checked at run time, by the last symbol in each.
+
+    Torch 2.11 files those on floats alone under no symbol, and then asserts nothing.
+    """
+    filed: dict[Any, list[Any]] = env.deferred_runtime_asserts
+    for condition in filed.pop(None, []):  # type: ignore[call-overload]
+        last = max(condition.expr.free_symbols, key=lambda symbol: (len(symbol.name), symbol.name), default=None)
+        filed.setdefault(last, []).append(condition)
+    return filed
+
+
 def warn_if_untested(version: str) -> None:
     """Tell the user of a torch that no test has seen; it may work all the same."""
     major, minor, *_ = version.split(".")

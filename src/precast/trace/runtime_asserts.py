@@ -12,6 +12,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from precast._torch_compat import deferred_asserts
 from precast.graph.nodes import copy_provenance, has_value, set_value, source_line_of, value_of
 from precast.trace.provenance import format_users_summary
 
@@ -51,8 +52,8 @@ def record_runtime_asserts(module: fx.GraphModule, mode: FakeTensorMode) -> None
 
 def _bound_floats(shape_env: ShapeEnv) -> None:
     """Note bounds of floats as their ranges, which torch does for integers only, and asserts for both."""
-    for symbol, group in shape_env.deferred_runtime_asserts.items():
-        if not shape_env.var_to_range[symbol].is_float:
+    for symbol, group in deferred_asserts(shape_env).items():
+        if symbol is None or not shape_env.var_to_range[symbol].is_float:
             continue
         for expression in [each.expr for each in group if isinstance(each.expr, sympy.Le | sympy.Ge)]:
             if expression.gts == symbol and expression.lts.is_number:
@@ -98,7 +99,8 @@ def may_fail(module: fx.GraphModule, mode: FakeTensorMode) -> bool:
     if env is None or not has_unknown_values(module.graph):
         return False
     symbols = {symbol for node in module.graph.nodes for symbol in node.meta.get("unbacked_bindings") or ()}
-    return any(symbol in env.replacements or env.deferred_runtime_asserts.get(symbol) for symbol in symbols)
+    asserts = deferred_asserts(env)
+    return any(symbol in env.replacements or asserts.get(symbol) for symbol in symbols)
 
 
 def _asserts(module: fx.GraphModule) -> list[fx.Node]:

@@ -137,7 +137,11 @@ def _root(value: Any) -> Any:
 
 def _power_of_float(base: Any, exponent: Any) -> Any:
     is_whole = isinstance(exponent, int) or (isinstance(exponent, float) and exponent.is_integer())
-    return base.__float_pow__(exponent) if is_whole else _torchs_power(base, exponent)
+    if is_whole:
+        return base.__float_pow__(exponent)
+    # Later versions of torch than 2.11 assert this themselves.
+    torch._check(base >= 0)
+    return _torchs_power(base, exponent)
 
 
 _torchs_power: Any = torch.SymFloat.__pow__
