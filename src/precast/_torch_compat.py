@@ -291,7 +291,7 @@ def deferred_asserts(env: "ShapeEnv") -> Mapping[Any, Sequence[Any]]:
     Torch 2.11 files those on floats alone under no symbol, and then asserts nothing.
     """
     filed: dict[Any, list[Any]] = env.deferred_runtime_asserts
-    for condition in filed.pop(None, []):  # type: ignore[call-overload]
+    for condition in filed.pop(None, []):
         last = max(condition.expr.free_symbols, key=lambda symbol: (len(symbol.name), symbol.name), default=None)
         filed.setdefault(last, []).append(condition)
     return filed
