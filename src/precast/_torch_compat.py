@@ -286,13 +286,17 @@ def checkpoint_context(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def deferred_asserts(env: "ShapeEnv") -> Mapping[Any, Sequence[Any]]:
-    """The conditions to be checked at run time, by the last symbol in each.
+    """The conditions to be checked at run time, by the last symbol from data in each; None for those on sizes alone.
 
-    Torch 2.11 files those on floats alone under no symbol, and then asserts nothing.
+    Torch 2.11 files conditions on floats from data under None, too, and then asserts nothing.
     """
+    # Imported here: a start without a trace does without symbols.
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
+
     filed: dict[Any, list[Any]] = env.deferred_runtime_asserts
     for condition in filed.pop(None, []):
-        last = max(condition.expr.free_symbols, key=lambda symbol: (len(symbol.name), symbol.name), default=None)
+        floats = [each for each in condition.expr.free_symbols if symbol_is_type(each, SymT.UNBACKED_FLOAT)]
+        last = max(floats, key=lambda symbol: (len(symbol.name), symbol.name), default=None)
         filed.setdefault(last, []).append(condition)
     return filed
 
